@@ -1,0 +1,130 @@
+//! How an episode ended. What the policy caused is graded; what the system caused is a failure; they never mix.
+
+use serde::{Deserialize, Serialize};
+
+/// How an episode ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The grader gave a verdict.
+    Graded {
+        /// The weighted sum of the parts, in reward points; finite.
+        reward: f64,
+        /// Each grader's own verdict.
+        parts: Vec<Part>,
+    },
+    /// The system failed: left out of group statistics, counted and shown, never a zero reward.
+    Failed {
+        /// Where it failed.
+        stage: Stage,
+        /// What happened.
+        cause: Cause,
+    },
+    /// Stopped before it ended, by the user or because the run is stopping.
+    Cancelled,
+}
+
+impl Outcome {
+    /// The reward, if there is one.
+    pub fn reward(&self) -> Option<f64> {
+        match self {
+            Outcome::Graded { reward, .. } => Some(*reward),
+            Outcome::Failed { .. } | Outcome::Cancelled => None,
+        }
+    }
+}
+
+/// One grader's contribution to a reward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The grader's name.
+    pub name: String,
+    /// Its verdict, in reward points before weighting.
+    pub value: f64,
+    /// Its weight in the sum.
+    pub weight: f64,
+}
+
+/// Where a failure happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// While sampling from the policy.
+    Sampler,
+    /// In the environment.
+    Environment,
+    /// In a tool.
+    Tool,
+    /// In a grader.
+    Grader,
+}
+
+/// Why something failed, in a class that can be counted and a text that can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// A short class such as `deadline`, `crashed`, `bad_answer`; counted in reports.
+    pub class: String,
+    /// What exactly happened, for a person.
+    pub detail: String,
+}
+
+impl Cause {
+    /// A cause from its class and detail.
+    pub fn new(class: impl Into<String>, detail: impl Into<String>) -> Self {
+        Cause { class: class.into(), detail: detail.into() }
+    }
+}
+
+/// Why the policy stopped speaking; kept beside the outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// It sampled an end-of-sequence token.
+    Eos,
+    /// It sampled a stop string.
+    Stop,
+    /// It reached the limit on sampled tokens.
+    Length,
+    /// It reached the end of the context window.
+    Context,
+    /// It reached the limit on turns.
+    Turns,
+    /// It ran past a deadline.
+    Deadline,
+    /// A guard rule ended it.
+    Guard,
+    /// The run or the user stopped it.
+    Cancelled,
+}
+
+impl StopReason {
+    /// Whether the policy was cut off rather than finishing by itself.
+    pub fn is_truncation(self) -> bool {
+        !matches!(self, StopReason::Eos | StopReason::Stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_graded_outcome_has_a_reward() {
+        let failed = Outcome::Failed { stage: Stage::Grader, cause: Cause::new("deadline", "took 30 s") };
+        assert_eq!(failed.reward(), None);
+        assert_eq!(Outcome::Cancelled.reward(), None);
+        assert_eq!(Outcome::Graded { reward: 0.0, parts: vec![] }.reward(), Some(0.0));
+    }
+
+    #[test]
+    fn outcomes_survive_json() {
+        for outcome in [
+            Outcome::Graded { reward: 0.1, parts: vec![Part { name: "exact".into(), value: 0.1, weight: 1.0 }] },
+            Outcome::Failed { stage: Stage::Tool, cause: Cause::new("crashed", "exit 3") },
+            Outcome::Cancelled,
+        ] {
+            let text = serde_json::to_string(&outcome).unwrap();
+            assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+        }
+    }
+}

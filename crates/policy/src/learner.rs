@@ -1,0 +1,112 @@
+//! The training side: sequences in, log-probabilities out; derivatives in, better weights out.
+
+use std::path::Path;
+
+use episode::Token;
+use serde::{Deserialize, Serialize};
+
+use crate::PolicyError;
+
+/// One sequence to train on.
+#[derive(Debug, Clone, Copy)]
+pub struct TrainSequence<'a> {
+    /// Token ids, `[T]`.
+    pub tokens: &'a [Token],
+    /// Which tokens get a log-probability and may get a gradient, `[T]`; the first one never.
+    pub trained: &'a [bool],
+}
+
+/// Sequences by group; those of a group may share the computation of their common start.
+#[derive(Debug, Clone)]
+pub struct Batch<'a> {
+    /// The groups in canonical order; gradients sum in this order.
+    pub groups: Vec<Vec<TrainSequence<'a>>>,
+    /// The temperature of π; above 0.
+    pub temperature: f32,
+    /// Tokens removed from π.
+    pub banned: &'a [Token],
+}
+
+/// What the policy thinks of a sequence.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenValues {
+    /// Log-probability under π of each trained token, `[T]`, nats; 0 elsewhere.
+    pub logp: Vec<f32>,
+    /// Entropy of π where each trained token was drawn, `[T]`, nats; 0 elsewhere.
+    pub entropy: Vec<f32>,
+}
+
+/// Derivatives of the loss by what [`TokenValues`] holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenGrads {
+    /// ∂loss/∂logp, `[T]`; ignored at tokens that are not trained.
+    pub dlogp: Vec<f32>,
+    /// ∂loss/∂entropy, `[T]`, or empty when the loss has no entropy term.
+    pub dentropy: Vec<f32>,
+}
+
+/// One move of AdamW with decoupled weight decay and bias correction.
+///
+/// Source: Loshchilov & Hutter, arXiv:1711.05101.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AdamStep {
+    /// Step size, after the schedule.
+    pub learning_rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Decoupled weight decay, times the learning rate.
+    pub weight_decay: f64,
+    /// The gradient's global norm is scaled down to this; infinite to leave it.
+    pub clip_norm: f64,
+}
+
+/// What an update did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct UpdateReport {
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// What the gradient was multiplied with, 1 when not clipped.
+    pub clip_scale: f64,
+    /// Updates made so far, this one included.
+    pub n_updates: u64,
+}
+
+/// Something that can be written to a folder and read back with the same bits.
+pub trait Checkpoint {
+    /// Writes weights and optimiser state into an existing, empty folder.
+    fn save(&self, folder: &Path) -> Result<(), PolicyError>;
+
+    /// Reads what [`Checkpoint::save`] wrote.
+    ///
+    /// - Errors: [`PolicyError::Checkpoint`] when a tensor is missing, of another shape, or not expected.
+    fn load(&mut self, folder: &Path) -> Result<(), PolicyError>;
+}
+
+/// Something that learns.
+pub trait Learner: Checkpoint {
+    /// Log-probability and entropy of every trained token, by group and sequence.
+    ///
+    /// - Holds: equal bits to what [`Learner::forward_backward`] hands its loss, and to what the sampler records.
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError>;
+
+    /// Adds the gradient of a loss to what is accumulated.
+    ///
+    /// `loss` is called once a group, in order, with the index of the group and the values of its sequences, and answers
+    /// with their derivatives. A loss that looks across groups calls [`Learner::forward`] first and answers from what it
+    /// kept.
+    ///
+    /// - Holds: how the groups are spread over micro-batches changes no bit.
+    /// - Errors: then nothing was accumulated since the last update, and the caller must start the batch again.
+    fn forward_backward(
+        &mut self,
+        batch: &Batch<'_>,
+        loss: &mut dyn FnMut(usize, &[TokenValues]) -> Vec<TokenGrads>,
+    ) -> Result<(), PolicyError>;
+
+    /// Moves the weights along the accumulated gradient and clears it.
+    fn update(&mut self, step: &AdamStep) -> Result<UpdateReport, PolicyError>;
+}

@@ -1,0 +1,367 @@
+//! Matrix products whose every element is one ascending chain of fused multiply-adds.
+//!
+//! Three products, one inner kernel ([`micro`]): [`linear`] (y = x Wᵀ), [`linear_back`] (dx = dy W) and [`weight_grad`]
+//! (dW += dyᵀ x). All three work on the one copy of the weights in [`Panels`]. Row blocks, panels, inner blocks and
+//! threads only decide when an element's chain is continued, never in which order.
+//!
+//! R rows · N outputs · K inputs
+
+mod micro;
+mod panels;
+
+use std::cell::RefCell;
+
+pub use panels::{Panels, Part};
+
+use crate::buffer::{Buffer, Shared};
+use crate::lanes::LANES;
+use crate::{Cpu, Isa};
+use micro::{Tile, max_rows};
+use panels::{PANEL, Panel};
+
+/// Inner indices a tile takes at once: a panel's block then stays in the second-level cache over all row tiles.
+const INNER: usize = 384;
+/// Rows of a work unit: their inputs stay in cache over the panels of the unit.
+const ROW_BLOCK: usize = 240;
+/// Rows of a unit that must transpose weights first, which more rows amortise.
+const BACK_ROW_BLOCK: usize = 768;
+
+thread_local! {
+    /// A transposed or gathered block of the right-hand side.
+    static BLOCK: RefCell<Buffer> = RefCell::new(Buffer::default());
+}
+
+/// One summand of a product: rows and the weights they meet.
+#[derive(Debug, Clone, Copy)]
+pub struct Term<'a> {
+    /// Row-major rows, `ld` apart.
+    pub x: &'a [f32],
+    /// Distance between rows.
+    pub ld: usize,
+    /// The weights.
+    pub w: &'a Panels,
+}
+
+/// y = Σ terms x Wᵀ, each element one chain through the terms in order.
+///
+/// - Shapes: term `x [R, K]`, `y [R, N]` with rows `ldy` apart; every panel of a later term must be one of the first
+///   term's (an adapter of the same parts).
+/// - Holds: with `accumulate` the chains start from what `y` holds, else from +0.
+pub fn linear(cpu: &Cpu, rows: usize, terms: &[Term<'_>], y: &mut [f32], ldy: usize, accumulate: bool) {
+    let Some(first) = terms.first() else { return };
+    for term in terms {
+        check_rows("x", term.x, rows, term.ld, term.w.n_inputs());
+    }
+    check_rows("y", y, rows, ldy, first.w.n_outputs());
+    let (blocks, per_block) = split(rows, ROW_BLOCK);
+    let panels = first.w.panels();
+    let out = Shared::new(y);
+    cpu.pool().run(blocks * panels.len(), &|unit| {
+        let (block, panel) = (unit / panels.len(), &panels[unit % panels.len()]);
+        let start = block * per_block;
+        let n_rows = per_block.min(rows - start);
+        let mut accumulate = accumulate;
+        for term in terms {
+            let Some(own) = find_panel(term.w, panel) else { continue };
+            let x = &term.x[start * term.ld + own.input..];
+            let b = term.w.panel_data(own);
+            let c = Rect { out, at: start * ldy + own.col, ld: ldy, width: own.width };
+            let a = Rows { x, ld: term.ld, n: n_rows };
+            // SAFETY: units own disjoint rows or columns of `y`; sizes were checked above.
+            unsafe { product(cpu.isa(), a, b, own.lanes, own.k, c, accumulate) };
+            accumulate = true;
+        }
+    });
+}
+
+/// dx = Σ terms dy W, each element one chain through the terms in order, outputs ascending.
+///
+/// - Shapes: term `x` is `dy [R, N]`; `dx [R, K]` with rows `lddx` apart. The inputs of the first term's parts are
+///   either all the same columns or apart from each other; later terms' cover them.
+/// - Holds: as for [`linear`].
+pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], lddx: usize, accumulate: bool) {
+    let Some(first) = terms.first() else { return };
+    for term in terms {
+        check_rows("dy", term.x, rows, term.ld, term.w.n_outputs());
+    }
+    check_rows("dx", dx, rows, lddx, first.w.n_inputs());
+    let mut columns: Vec<(usize, usize)> = Vec::new();
+    for part in first.w.parts() {
+        for start in part.inputs.clone().step_by(PANEL) {
+            let block = (start, (part.inputs.end - start).min(PANEL));
+            if !columns.contains(&block) {
+                columns.push(block);
+            }
+        }
+    }
+    let (blocks, per_block) = split(rows, BACK_ROW_BLOCK);
+    let out = Shared::new(dx);
+    cpu.pool().run(blocks * columns.len(), &|unit| {
+        let (block, (start, width)) = (unit / columns.len(), columns[unit % columns.len()]);
+        let first_row = block * per_block;
+        let n_rows = per_block.min(rows - first_row);
+        let lanes = width.next_multiple_of(LANES);
+        let c = Rect { out, at: first_row * lddx + start, ld: lddx, width };
+        BLOCK.with_borrow_mut(|buffer| {
+            let mut accumulate = accumulate;
+            for term in terms {
+                let mut panels =
+                    term.w.panels().iter().filter(|p| p.input <= start && start < p.input + p.k).peekable();
+                while let Some(head) = panels.next() {
+                    // Consecutive panels join into one stretch of the inner index.
+                    let mut stretch = vec![head];
+                    let mut n = head.width;
+                    while let Some(next) = panels.next_if(|p| p.col == head.col + n && n + p.width <= INNER) {
+                        stretch.push(next);
+                        n += next.width;
+                    }
+                    let b = buffer.reserve(n * lanes);
+                    let mut at = 0;
+                    for panel in stretch {
+                        transpose_block(
+                            cpu.isa(),
+                            term.w.panel_data(panel),
+                            panel,
+                            start - panel.input,
+                            width,
+                            &mut b[at..],
+                        );
+                        at += panel.width * lanes;
+                    }
+                    let x = &term.x[first_row * term.ld + head.col..];
+                    let a = Rows { x, ld: term.ld, n: n_rows };
+                    // SAFETY: units own disjoint rows or columns of `dx`; sizes were checked above.
+                    unsafe { product(cpu.isa(), a, b, lanes, n, c, accumulate) };
+                    accumulate = true;
+                }
+            }
+        });
+    });
+}
+
+/// dW += dyᵀ x, each element's chain continued over the rows in order.
+///
+/// - Shapes: `x [R, K]`, `dy [R, N]`, `grad` of the weights' shape; `scratch` grows as needed.
+/// - Holds: rows cut into several calls in order give the same bits as one call.
+pub fn weight_grad(
+    cpu: &Cpu,
+    rows: usize,
+    (x, ldx): (&[f32], usize),
+    (dy, lddy): (&[f32], usize),
+    grad: &mut Panels,
+    scratch: &mut Buffer,
+) {
+    const INPUT_BLOCK: usize = 192;
+    if rows == 0 {
+        return;
+    }
+    let n_inputs = grad.n_inputs();
+    check_rows("x", x, rows, ldx, n_inputs);
+    check_rows("dy", dy, rows, lddy, grad.n_outputs());
+    let xt = scratch.reserve(n_inputs * rows);
+    transpose(cpu, rows, n_inputs, (x, ldx), (xt, rows));
+    let xt = &*xt;
+    let panels = grad.panels().to_vec();
+    let units: Vec<(&Panel, usize)> =
+        panels.iter().flat_map(|p| (0..p.k).step_by(INPUT_BLOCK).map(move |i| (p, i))).collect();
+    let out = Shared::new(grad.data_mut());
+    cpu.pool().run(units.len(), &|unit| {
+        let (panel, first) = units[unit];
+        let n = INPUT_BLOCK.min(panel.k - first);
+        let c = Rect { out, at: panel.start + first * panel.lanes, ld: panel.lanes, width: panel.lanes };
+        BLOCK.with_borrow_mut(|buffer| {
+            for start in (0..rows).step_by(INNER) {
+                let len = INNER.min(rows - start);
+                let b = buffer.reserve(len * panel.lanes);
+                for (i, row) in b.chunks_mut(panel.lanes).enumerate() {
+                    let from = (start + i) * lddy + panel.col;
+                    row[..panel.width].copy_from_slice(&dy[from..from + panel.width]);
+                    row[panel.width..].fill(0.0);
+                }
+                let a = Rows { x: &xt[(panel.input + first) * rows + start..], ld: rows, n };
+                // SAFETY: units own disjoint parts of the gradient.
+                unsafe { product(cpu.isa(), a, b, panel.lanes, len, c, true) };
+            }
+        });
+    });
+}
+
+/// One product of row-major rows and a contiguous panel, on the calling thread: what attention is made of.
+///
+/// - Shapes: `a [rows, k]` rows `lda` apart; `b [k, lanes]`, `lanes` a multiple of 16 up to 64, aligned to 64 bytes;
+///   `c [rows, lanes]` rows `ldc` apart.
+pub fn tile(
+    isa: Isa,
+    rows: usize,
+    k: usize,
+    (a, lda): (&[f32], usize),
+    (b, lanes): (&[f32], usize),
+    (c, ldc): (&mut [f32], usize),
+    accumulate: bool,
+) {
+    assert!(lanes.is_multiple_of(LANES) && lanes <= PANEL && lanes > 0, "lanes {lanes}");
+    assert!(b.len() >= k * lanes && b.as_ptr().addr().is_multiple_of(64), "panel of {} for {k} x {lanes}", b.len());
+    check_rows("a", a, rows, lda, k);
+    check_rows("c", c, rows, ldc, lanes);
+    let most = max_rows(lanes);
+    for i in (0..rows).step_by(most) {
+        let tile = Tile {
+            a: a[i * lda..].as_ptr(),
+            lda,
+            b: b.as_ptr(),
+            lanes,
+            c: c[i * ldc..].as_mut_ptr(),
+            ldc,
+            rows: most.min(rows - i),
+            k,
+            accumulate,
+        };
+        // SAFETY: checked above.
+        unsafe { micro::run(isa, tile) };
+    }
+}
+
+/// out = xᵀ.
+///
+/// - Shapes: `x [R, C]` rows `ldx` apart; `out [C, R]` rows `ldo` apart.
+pub fn transpose(cpu: &Cpu, rows: usize, cols: usize, (x, ldx): (&[f32], usize), (out, ldo): (&mut [f32], usize)) {
+    const BLOCK: usize = 16;
+    let shared = Shared::new(out);
+    cpu.each(cols.div_ceil(BLOCK), 1, |block| {
+        let c0 = block * BLOCK;
+        let width = BLOCK.min(cols - c0);
+        for r0 in (0..rows).step_by(BLOCK) {
+            let height = BLOCK.min(rows - r0);
+            for c in 0..width {
+                // SAFETY: each output row belongs to one block, each stretch of it to one step.
+                let to = unsafe { shared.slice((c0 + c) * ldo + r0, height) };
+                for (r, v) in to.iter_mut().enumerate() {
+                    *v = x[(r0 + r) * ldx + c0 + c];
+                }
+            }
+        }
+    });
+}
+
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    x: &'a [f32],
+    ld: usize,
+    n: usize,
+}
+
+/// A rectangle of the result: `width` columns from `at`, rows `ld` apart.
+#[derive(Clone, Copy)]
+struct Rect<'a> {
+    out: Shared<'a>,
+    at: usize,
+    ld: usize,
+    width: usize,
+}
+
+/// Rows times one panel, `k` blocked so that the panel's block stays in cache.
+///
+/// # Safety
+/// No other thread may touch the rectangle; `a` and `b` must cover `n` rows of `k` and `k` rows of `lanes`.
+unsafe fn product(isa: Isa, a: Rows<'_>, b: &[f32], lanes: usize, k: usize, c: Rect<'_>, accumulate: bool) {
+    let most = max_rows(lanes);
+    // Rows are dealt evenly: 13 rows of at most 6 become 5 + 4 + 4, so that no tile is nearly empty.
+    let tiles = a.n.div_ceil(most);
+    let whole = c.width == lanes;
+    for start in (0..k).step_by(INNER) {
+        let len = INNER.min(k - start);
+        let accumulate = accumulate || start > 0;
+        let b = &b[start * lanes..(start + len) * lanes];
+        let mut row = 0;
+        for index in 0..tiles {
+            let rows = (a.n - row).div_ceil(tiles - index);
+            let x = &a.x[row * a.ld + start..];
+            debug_assert!(x.len() >= (rows - 1) * a.ld + len);
+            let mut edge = Edge([0.0; 12 * PANEL]);
+            // SAFETY: the caller owns the rectangle.
+            let (c_start, ldc) = unsafe {
+                if whole {
+                    (c.out.slice(c.at + row * c.ld, (rows - 1) * c.ld + lanes).as_mut_ptr(), c.ld)
+                } else {
+                    if accumulate {
+                        for i in 0..rows {
+                            let from = c.out.slice(c.at + (row + i) * c.ld, c.width);
+                            edge.0[i * lanes..i * lanes + c.width].copy_from_slice(from);
+                        }
+                    }
+                    (edge.0.as_mut_ptr(), lanes)
+                }
+            };
+            let tile =
+                Tile { a: x.as_ptr(), lda: a.ld, b: b.as_ptr(), lanes, c: c_start, ldc, rows, k: len, accumulate };
+            // SAFETY: the operands cover the tile.
+            unsafe {
+                micro::run(isa, tile);
+                if !whole {
+                    for i in 0..rows {
+                        let to = c.out.slice(c.at + (row + i) * c.ld, c.width);
+                        to.copy_from_slice(&edge.0[i * lanes..i * lanes + c.width]);
+                    }
+                }
+            }
+            row += rows;
+        }
+    }
+}
+
+/// A tile's result when the panel is wider than the matrix.
+#[repr(align(64))]
+struct Edge([f32; 12 * PANEL]);
+
+fn find_panel<'a>(w: &'a Panels, like: &Panel) -> Option<&'a Panel> {
+    let panels = w.panels();
+    let index = panels.partition_point(|p| p.col < like.col);
+    panels.get(index).filter(|p| p.col == like.col && p.width == like.width)
+}
+
+/// Even blocks of at most `most` rows: how many, and how many rows each.
+fn split(rows: usize, most: usize) -> (usize, usize) {
+    let blocks = rows.div_ceil(most);
+    (blocks, if blocks == 0 { 0 } else { rows.div_ceil(blocks) })
+}
+
+fn check_rows(name: &str, x: &[f32], rows: usize, ld: usize, width: usize) {
+    let needed = if rows == 0 { 0 } else { (rows - 1) * ld + width };
+    assert!(ld >= width && x.len() >= needed, "{name} has {} floats for {rows} rows of {width}, {ld} apart", x.len());
+}
+
+versioned! {
+    /// Inputs `first..first + width` of a panel, turned so that each output is a row.
+    ///
+    /// - Shapes: panel `[k, lanes]` → `out [panel width, lanes of the block]`, columns past `width` zero.
+    pub(crate) fn transpose_block(data: &[f32], panel: &Panel, first: usize, width: usize, out: &mut [f32]) {
+        let lanes = width.next_multiple_of(LANES);
+        if width < lanes {
+            out[..panel.width * lanes].fill(0.0);
+        }
+        let mut i = 0;
+        while i < width {
+            let height = LANES.min(width - i);
+            let mut o = 0;
+            while o < panel.width {
+                let n = LANES.min(panel.width - o);
+                let mut square = [[0.0_f32; LANES]; LANES];
+                for (r, row) in square.iter_mut().enumerate().take(height) {
+                    let at = (first + i + r) * panel.lanes + o;
+                    row.copy_from_slice(&data[at..at + LANES]);
+                }
+                for c in 0..n {
+                    let at = (o + c) * lanes + i;
+                    for (r, row) in square.iter().enumerate().take(height) {
+                        out[at + r] = row[c];
+                    }
+                }
+                o += LANES;
+            }
+            i += LANES;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
