@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::buffer::Shared;
 use crate::pool::Pool;
 
 /// A vector set. All three give the same bits.
@@ -136,6 +137,35 @@ impl Cpu {
                 f(i);
             }
         });
+    }
+
+    /// Calls `f` with each of the first `n` rows of `x`, spread over the threads.
+    ///
+    /// - Shapes: `x` holds rows of `width`, one after the other.
+    pub fn each_row(
+        &self,
+        n: usize,
+        grain: usize,
+        (x, width): (&mut [f32], usize),
+        f: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let x = Shared::new(x);
+        // SAFETY: each call takes its own row.
+        self.each(n, grain, |r| f(r, unsafe { x.slice(r * width, width) }));
+    }
+
+    /// As [`Cpu::each_row`], with the rows of two blocks.
+    pub fn each_row_of_two(
+        &self,
+        n: usize,
+        grain: usize,
+        (x, width): (&mut [f32], usize),
+        (y, width_y): (&mut [f32], usize),
+        f: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    ) {
+        let (x, y) = (Shared::new(x), Shared::new(y));
+        // SAFETY: each call takes its own row of each block.
+        self.each(n, grain, |r| f(r, unsafe { x.slice(r * width, width) }, unsafe { y.slice(r * width_y, width_y) }));
     }
 }
 

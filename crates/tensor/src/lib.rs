@@ -26,7 +26,7 @@ pub mod math;
 pub mod pool;
 pub mod rows;
 pub mod vocab;
-//WEIGHTS
+pub mod weights;
 
 pub use buffer::Buffer;
 pub use cpu::{Cpu, CpuError, Isa};
