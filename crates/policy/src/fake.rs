@@ -5,7 +5,7 @@ use std::path::Path;
 use episode::{StopReason, Token};
 
 use crate::{
-    AdamStep, Batch, Checkpoint, Job, Jobs, Learner, Policy, PolicyError, Sampled, Sampler, TokenGrads, TokenValues,
+    AdamStep, Batch, Checkpoint, GroupLossFn, Job, Jobs, Learner, Policy, PolicyError, Sampled, Sampler, TokenGrads, TokenValues,
     UpdateReport,
 };
 
@@ -22,6 +22,10 @@ pub struct Scripted {
     pub received: Vec<Vec<TokenGrads>>,
     /// The steps of every update made.
     pub updates: Vec<AdamStep>,
+    /// Added to [`Scripted::LOGP`] in training, as if the policy had moved, or the engines disagreed, since sampling.
+    pub drift: f32,
+    /// Which token of which sequence of which group has a log-probability of NaN in training, as if weights had broken.
+    pub broken: Option<(usize, usize, usize)>,
 }
 
 impl Scripted {
@@ -33,7 +37,15 @@ impl Scripted {
 
     /// A policy that follows a script.
     pub fn new(script: Script) -> Self {
-        Scripted { script, version: 0, n_updates: 0, received: Vec::new(), updates: Vec::new() }
+        Scripted {
+            script,
+            version: 0,
+            n_updates: 0,
+            received: Vec::new(),
+            updates: Vec::new(),
+            drift: 0.0,
+            broken: None,
+        }
     }
 
     fn say(&mut self, job: &Job) -> Sampled {
@@ -98,28 +110,42 @@ impl Checkpoint for Scripted {
 impl Learner for Scripted {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         let value = |trained: &[bool], v: f32| trained.iter().map(|t| if *t { v } else { 0.0 }).collect();
-        Ok(batch
-            .groups
-            .iter()
-            .map(|group| {
-                let values = |s: &crate::TrainSequence<'_>| TokenValues {
-                    logp: value(s.trained, Self::LOGP),
-                    entropy: value(s.trained, Self::ENTROPY),
-                };
-                group.iter().map(values).collect()
-            })
-            .collect())
+        let logp = Self::LOGP + self.drift;
+        let values = |s: &crate::TrainSequence<'_>| TokenValues {
+            logp: value(s.trained, logp),
+            entropy: value(s.trained, Self::ENTROPY),
+        };
+        let mut all: Vec<Vec<TokenValues>> =
+            batch.groups.iter().map(|group| group.iter().map(values).collect()).collect();
+        if let Some((group, sequence, token)) = self.broken {
+            all[group][sequence].logp[token] = f32::NAN;
+        }
+        Ok(all)
     }
 
     fn forward_backward(
         &mut self,
         batch: &Batch<'_>,
-        loss: &mut dyn FnMut(usize, &[TokenValues]) -> Vec<TokenGrads>,
+        loss: &mut GroupLossFn<'_>,
     ) -> Result<(), PolicyError> {
         for (index, values) in self.forward(batch)?.iter().enumerate() {
-            self.received.push(loss(index, values));
+            match loss(index, values) {
+                Ok(grads) => self.received.push(grads),
+                Err(error) => {
+                    self.received.clear();
+                    return Err(error);
+                }
+            }
         }
         Ok(())
+    }
+
+    fn keep_reference(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
+
+    fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
+        self.forward(batch)
     }
 
     fn update(&mut self, step: &AdamStep) -> Result<UpdateReport, PolicyError> {

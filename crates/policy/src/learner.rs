@@ -86,6 +86,9 @@ pub trait Checkpoint {
     fn load(&mut self, folder: &Path) -> Result<(), PolicyError>;
 }
 
+/// A loss, asked group by group: its index and the values of its sequences in, their derivatives out.
+pub type GroupLossFn<'a> = dyn FnMut(usize, &[TokenValues]) -> Result<Vec<TokenGrads>, PolicyError> + 'a;
+
 /// Something that learns.
 pub trait Learner: Checkpoint {
     /// Log-probability and entropy of every trained token, by group and sequence.
@@ -100,12 +103,20 @@ pub trait Learner: Checkpoint {
     /// kept.
     ///
     /// - Holds: how the groups are spread over micro-batches changes no bit.
-    /// - Errors: then nothing was accumulated since the last update, and the caller must start the batch again.
+    /// - Errors: the learner's own or the loss's; then everything accumulated since the last update is cleared.
     fn forward_backward(
         &mut self,
         batch: &Batch<'_>,
-        loss: &mut dyn FnMut(usize, &[TokenValues]) -> Vec<TokenGrads>,
+        loss: &mut GroupLossFn<'_>,
     ) -> Result<(), PolicyError>;
+
+    /// Keeps the weights as they are now, for [`Learner::forward_reference`].
+    fn keep_reference(&mut self) -> Result<(), PolicyError>;
+
+    /// As [`Learner::forward`], under the weights kept last.
+    ///
+    /// - Errors: [`PolicyError::Unsupported`] when none were kept.
+    fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError>;
 
     /// Moves the weights along the accumulated gradient and clears it.
     fn update(&mut self, step: &AdamStep) -> Result<UpdateReport, PolicyError>;

@@ -6,11 +6,13 @@
 
 mod learner;
 mod sampler;
+mod update;
 
 pub mod fake;
 
-pub use learner::{AdamStep, Batch, Checkpoint, Learner, TokenGrads, TokenValues, TrainSequence, UpdateReport};
+pub use learner::{AdamStep, Batch, Checkpoint, GroupLossFn, Learner, TokenGrads, TokenValues, TrainSequence, UpdateReport};
 pub use sampler::{Job, Jobs, Sampled, Sampler, Sampling, SamplingError};
+pub use update::{TokenRecord, UpdateBatch, UpdateOutcome, lag, update_batch, values_now};
 
 use std::path::PathBuf;
 
@@ -64,6 +66,14 @@ pub enum PolicyError {
         what: &'static str,
         /// Where it was seen.
         place: String,
+    },
+    /// The loss could not be computed for a group.
+    #[error("group {group} of the update batch: {source}")]
+    Loss {
+        /// Which group of the batch, from 0.
+        group: usize,
+        /// What is wrong with it.
+        source: loss::LossError,
     },
     /// A checkpoint does not fit this policy.
     #[error("checkpoint `{path}` does not fit: {reason}")]

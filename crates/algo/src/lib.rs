@@ -1,0 +1,167 @@
+//! Algorithms: finished episodes in, what each token is worth out. One file each.
+//!
+//! An [`Algorithm`] is three pure methods. [`Algorithm::admit`] says of each group as it finishes whether to keep it;
+//! [`Algorithm::requests`] says what it wants to know about the groups, asked again until it wants nothing;
+//! [`Algorithm::signals`] says what each token is worth and which loss to descend. It knows no tensors, files or clocks,
+//! and the trainer knows no algorithms.
+//!
+//! What is counted how: group statistics count graded episodes, reductions count tokens. Failed and cancelled episodes
+//! are in neither. An episode of several sequences has one reward, which all its sampled tokens share.
+
+/// Makes, from one line an algorithm: its module, its place in the tagged settings, the registry and the docs.
+macro_rules! algorithms {
+    ($($name:literal => $module:ident :: $Type:ident,)+) => {
+        $(pub mod $module;)+
+
+        /// The settings of one algorithm, tagged by `kind`.
+        ///
+        /// - Holds: parses the tag, then exactly that algorithm's keys, then resolves: what serialises is what will run.
+        /// - Errors: an unknown kind or key is refused with the known ones; a key that would do nothing is refused.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", remote = "Self")]
+        pub enum Settings {
+            $(
+                #[doc = concat!("`", $name, "`: see [`mod@", stringify!($module), "`].")]
+                #[serde(rename = $name)]
+                $Type($module::$Type),
+            )+
+        }
+
+        impl Settings {
+            /// The names of all algorithms, in the order of the table.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The algorithm's name.
+            pub fn name(&self) -> &'static str {
+                match self { $(Settings::$Type(_) => $name,)+ }
+            }
+
+            /// The algorithm with these settings.
+            pub fn algorithm(&self) -> &dyn Algorithm {
+                match self { $(Settings::$Type(algorithm) => algorithm,)+ }
+            }
+
+            fn algorithm_mut(&mut self) -> &mut dyn Algorithm {
+                match self { $(Settings::$Type(algorithm) => algorithm,)+ }
+            }
+
+            /// An algorithm's settings when nothing is set.
+            ///
+            /// - Errors: [`AlgoError::Unknown`] names those there are.
+            pub fn of(name: &str) -> Result<Self, AlgoError> {
+                let mut settings = match name {
+                    $($name => Settings::$Type(<$module::$Type>::default()),)+
+                    _ => return Err(AlgoError::unknown(name)),
+                };
+                settings.algorithm_mut().resolve()?;
+                Ok(settings)
+            }
+
+            /// An algorithm's page, in Markdown: formula, source, settings, what it needs, what to watch.
+            ///
+            /// - Errors: [`AlgoError::Unknown`] names those there are.
+            pub fn docs(name: &str) -> Result<String, AlgoError> {
+                match name {
+                    $($name => Ok(module_docs(include_str!(concat!(stringify!($module), ".rs")))),)+
+                    _ => Err(AlgoError::unknown(name)),
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    "grpo" => grpo::Grpo,
+    "reinforce" => reinforce::Reinforce,
+    "sft" => sft::Sft,
+}
+
+mod advantage;
+mod assemble;
+mod error;
+mod request;
+mod settings;
+mod signals;
+
+pub use error::AlgoError;
+pub use request::{Answers, PerToken, Request};
+pub use settings::{EntropySettings, KlPlace, KlSettings, ReductionName, Spread, Truncated};
+pub use signals::{Dropped, GroupSignals, GroupStats, Plan, Signals, Why};
+
+use episode::{Episode, Group, Task};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Says what finished episodes teach.
+///
+/// - Holds: pure; the same groups and answers give the same bits.
+pub trait Algorithm {
+    /// Fills in the settings that were left out and depend on others, and refuses those that make no sense together.
+    fn resolve(&mut self) -> Result<(), AlgoError>;
+
+    /// Refuses, before anything is loaded, a group size that can teach nothing, naming an algorithm that works with it.
+    fn check(&self, group_size: usize) -> Result<(), AlgoError>;
+
+    /// Whether a finished group is trained on.
+    fn admit(&self, group: &Group) -> Admission;
+
+    /// What is still to be computed before [`Algorithm::signals`] can answer.
+    ///
+    /// - Holds: never asks for what `answers` holds, so asking again ends.
+    fn requests(&self, groups: &[Group], answers: &Answers) -> Vec<Request>;
+
+    /// What each token of each episode is worth, and the loss to descend.
+    ///
+    /// - Errors: [`AlgoError`] when a reward is not finite or an answer is missing or has another shape.
+    fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError>;
+}
+
+/// What becomes of a finished group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// It is trained on.
+    Keep,
+    /// It is left out; the step goes on without it.
+    Drop(Why),
+    /// It is left out, and another task is drawn in its place.
+    DrawMore(Why),
+}
+
+/// Puts episodes together by task, in the order in which tasks are first met, whatever lies between them.
+pub fn group_by_task(episodes: impl IntoIterator<Item = (Task, Episode)>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut place = std::collections::BTreeMap::new();
+    for (task, episode) in episodes {
+        let at = *place.entry(task.id.clone()).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push(Group { task, episodes: Vec::new() });
+        }
+        groups[at].episodes.push(episode);
+    }
+    groups
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Settings::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut settings = Settings::deserialize(deserializer)?;
+        settings.algorithm_mut().resolve().map_err(serde::de::Error::custom)?;
+        Ok(settings)
+    }
+}
+
+/// The `//!` lines at the head of a file.
+fn module_docs(source: &str) -> String {
+    let head = source.lines().take_while(|line| line.starts_with("//!"));
+    let mut docs = String::new();
+    for line in head {
+        let line = line.trim_start_matches("//!");
+        docs.push_str(line.strip_prefix(' ').unwrap_or(line));
+        docs.push('\n');
+    }
+    docs
+}

@@ -1,0 +1,5 @@
+//! What the algorithms promise, through their public settings and signals.
+
+mod cases;
+mod settings;
+mod shared;

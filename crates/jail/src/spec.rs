@@ -1,0 +1,112 @@
+//! What to run and how far it may go.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Variables a program needs to find its interpreter, its temporary folder and its language; nothing that names a key or
+/// an endpoint.
+const PASSED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"];
+
+/// A program, its arguments and its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// The program: a path, or a name looked up in `PATH`.
+    pub program: OsString,
+    /// Its arguments; anything long goes through standard input.
+    pub args: Vec<OsString>,
+    /// Where it runs; the caller's own folder if not given.
+    pub folder: Option<PathBuf>,
+    /// Variables it gets besides the few every program gets.
+    pub variables: Vec<(OsString, OsString)>,
+    /// How long one answer may take.
+    pub deadline: Duration,
+    /// How many bytes one answer may have.
+    pub max_stdout_bytes: usize,
+    /// How many bytes of standard error are kept, the last ones.
+    pub max_stderr_bytes: usize,
+}
+
+impl Spec {
+    /// A program with ten seconds, a mebibyte of answer and the last 16 KiB of standard error.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Spec {
+            program: program.into(),
+            args: Vec::new(),
+            folder: None,
+            variables: Vec::new(),
+            deadline: Duration::from_secs(10),
+            max_stdout_bytes: 1 << 20,
+            max_stderr_bytes: 16 << 10,
+        }
+    }
+
+    /// The same with these arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The same with this deadline.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The program's name for messages.
+    pub fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        use std::os::unix::process::CommandExt;
+
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear().process_group(0);
+        command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It returned this status.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Whether it says of itself that it succeeded; what it wrote does not count.
+    pub fn success(self) -> bool {
+        self == Exit::Code(0)
+    }
+
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(signal)) => Exit::Signal(signal),
+            // `wait` reports only ended processes, which have one of the two.
+            (None, None) => Exit::Code(-1),
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit status {code}"),
+            Exit::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! One update: sequences and what they are worth in, a moved policy and metrics out.
+//!
+//! **π_old.** Each signal says where it comes from. `Recorded`, the sampler's log-probabilities, serves every update of a
+//! step: π, from a forward pass that never reads a recorded value, is compared with them, so on the first on-policy update
+//! the ratio is exactly 1, on later ones it measures how far this step has moved, and a corrupted record moves ratio and
+//! mismatch alike. `Forward`, from [`values_now`] when the step begins, serves corrections by π_old/μ, for tokens that an
+//! older policy sampled.
+//!
+//! **Denominators.** They count every trained token, and every sequence that has one, of the whole batch, once, before
+//! anything is computed. A group in which no token can teach anything (see `loss::Loss::is_inert`) stays in them but is
+//! not computed, so metrics over tokens describe the groups that were. Inside a group that is computed every sequence with
+//! a trained token is, whatever it is worth, since the group's metrics and shared prompt want it whole. Sequences without
+//! a trained token are nowhere.
+
+use std::collections::BTreeMap;
+
+use episode::{Episode, Group, Sequence, Token};
+use loss::{GroupLoss, Loss, LossError, Metrics, Row, Signal, Sums, Totals};
+
+use crate::{AdamStep, Batch, Learner, PolicyError, TokenGrads, TokenValues, TrainSequence, UpdateReport};
+
+/// What one optimiser move learns from.
+#[derive(Debug, Clone)]
+pub struct UpdateBatch<'a> {
+    /// Sequences with what their tokens are worth, by group, in canonical order.
+    pub groups: Vec<Vec<(&'a Sequence, &'a Signal)>>,
+    /// The temperature of π; above 0.
+    pub temperature: f32,
+    /// Tokens removed from π.
+    pub banned: &'a [Token],
+    /// Whether to return what was computed for each token.
+    pub keep_tokens: bool,
+}
+
+/// What an update did and saw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpdateOutcome {
+    /// Sums over the tokens that were computed, for merging over several updates.
+    pub sums: Sums,
+    /// Their means.
+    pub metrics: Metrics,
+    /// What the denominators counted.
+    pub totals: Totals,
+    /// Groups that were computed; with 0 of them the optimiser is not called and no weight changes.
+    pub n_groups_computed: usize,
+    /// The optimiser's report; absent when no move was asked for or nothing carried a signal.
+    pub report: Option<UpdateReport>,
+    /// By group and sequence as in the batch, absent where nothing was computed; empty unless asked for.
+    pub tokens: Vec<Vec<Option<TokenRecord>>>,
+}
+
+impl UpdateOutcome {
+    /// Whether no group carried a signal, so that nothing was done.
+    pub fn skipped(&self) -> bool {
+        self.n_groups_computed == 0
+    }
+}
+
+/// What was computed for the tokens of one sequence, `[T]`, 0 at tokens that are not trained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenRecord {
+    /// log π before the move.
+    pub logp: Vec<f32>,
+    /// Entropy of π before the move.
+    pub entropy: Vec<f32>,
+    /// Loss before reduction.
+    pub loss: Vec<f64>,
+    /// The correction's weight.
+    pub correction: Vec<f64>,
+    /// ∂loss/∂logp.
+    pub dlogp: Vec<f32>,
+}
+
+/// Computes the loss of a whole update batch, accumulates its gradient and, given a step, moves the policy.
+///
+/// - Holds: how the learner spreads groups over micro-batches changes no bit; groups are merged in the order of the batch.
+/// - Errors: [`PolicyError::Loss`] names group, sequence and token when something is not finite or missing; then the policy
+///   has not moved and nothing stays accumulated.
+pub fn update_batch(
+    learner: &mut dyn Learner,
+    batch: &UpdateBatch<'_>,
+    loss: &Loss,
+    step: Option<&AdamStep>,
+) -> Result<UpdateOutcome, PolicyError> {
+    let all = batch.groups.iter().flatten();
+    let totals = Totals::count(all.map(|(sequence, _)| sequence.sampled()));
+    let chosen = choose(batch, loss)?;
+    let mut seen: Vec<Option<Seen>> = chosen.iter().map(|_| None).collect();
+    if !chosen.is_empty() {
+        let packed = pack(&chosen, batch.temperature, batch.banned);
+        learner.forward_backward(&packed, &mut |index, values| {
+            let ChosenGroup { group, sequences, .. } = &chosen[index];
+            let failed = |source| PolicyError::Loss { group: *group, source };
+            let found = evaluate(loss, &totals, sequences, values).map_err(failed)?;
+            let grads = found.rows.iter();
+            let grads = grads.map(|row| TokenGrads { dlogp: row.dlogp.clone(), dentropy: row.dentropy.clone() }).collect();
+            let values = if batch.keep_tokens { values.to_vec() } else { Vec::new() };
+            seen[index] = Some(Seen { found, values });
+            Ok(grads)
+        })?;
+    }
+    let mut sums = Sums::default();
+    let mut tokens = if batch.keep_tokens { blank(batch) } else { Vec::new() };
+    for (chosen, seen) in chosen.iter().zip(seen) {
+        let Some(seen) = seen else { return Err(unanswered(chosen.group)) };
+        sums.merge(&seen.found.sums);
+        if batch.keep_tokens {
+            keep(&mut tokens[chosen.group], chosen, seen);
+        }
+    }
+    let report = match step {
+        Some(step) if !chosen.is_empty() => Some(learner.update(step)?),
+        _ => None,
+    };
+    Ok(UpdateOutcome { metrics: sums.metrics(), sums, totals, n_groups_computed: chosen.len(), report, tokens })
+}
+
+/// What the policy thinks of every sampled token as a step begins: π_old, for corrections and selections.
+///
+/// - Shapes: by group, episode and sequence, `[T]`; zeros in sequences without a sampled token and in episodes that were
+///   not graded, which are not computed.
+pub fn values_now(
+    learner: &mut dyn Learner,
+    groups: &[Group],
+    temperature: f32,
+    banned: &[Token],
+) -> Result<Vec<Vec<Vec<TokenValues>>>, PolicyError> {
+    let wanted = |e: &Episode, s: &Sequence| e.outcome.reward().is_some() && s.n_sampled() > 0;
+    let mut packed = Vec::new();
+    for group in groups {
+        let mut sequences = Vec::new();
+        for episode in &group.episodes {
+            for sequence in episode.sequences.iter().filter(|s| wanted(episode, s)) {
+                sequences.push(train_sequence(sequence)?);
+            }
+        }
+        packed.push(sequences);
+    }
+    // The place of groups without a wanted sequence is kept here, not in what the learner sees.
+    let full = packed.iter().filter(|g| !g.is_empty()).cloned().collect();
+    let answers = learner.forward(&Batch { groups: full, temperature, banned })?;
+    let mut answers = answers.into_iter();
+    let mut all = Vec::with_capacity(groups.len());
+    for (index, (group, packed)) in groups.iter().zip(&packed).enumerate() {
+        let answer = if packed.is_empty() { Vec::new() } else { answers.next().unwrap_or_default() };
+        if answer.len() != packed.len() {
+            return Err(unanswered(index));
+        }
+        let mut answer = answer.into_iter();
+        let mut episodes = Vec::with_capacity(group.episodes.len());
+        for episode in &group.episodes {
+            let values = |sequence: &Sequence| {
+                let computed = if wanted(episode, sequence) { answer.next() } else { None };
+                computed.unwrap_or_else(|| TokenValues {
+                    logp: vec![0.0; sequence.len()],
+                    entropy: vec![0.0; sequence.len()],
+                })
+            };
+            episodes.push(episode.sequences.iter().map(values).collect());
+        }
+        all.push(episodes);
+    }
+    Ok(all)
+}
+
+/// How many sampled tokens lie how many published versions behind; a negative lag means a record from another run.
+pub fn lag<'a>(sequences: impl IntoIterator<Item = &'a Sequence>, version: u32) -> BTreeMap<i64, u64> {
+    let mut counts = BTreeMap::new();
+    for sequence in sequences {
+        for (sampled, own) in sequence.sampled().iter().zip(sequence.version()) {
+            if *sampled {
+                *counts.entry(i64::from(version) - i64::from(*own)).or_default() += 1;
+            }
+        }
+    }
+    counts
+}
+
+type Chosen<'a> = (&'a Sequence, &'a Signal, usize);
+
+/// A group that is computed: its place in the batch, and its sequences with theirs.
+struct ChosenGroup<'a> {
+    group: usize,
+    sequences: Vec<Chosen<'a>>,
+    packed: Vec<TrainSequence<'a>>,
+}
+
+/// What the loss made of a group.
+struct Seen {
+    found: GroupLoss,
+    values: Vec<TokenValues>,
+}
+
+fn choose<'a>(batch: &UpdateBatch<'a>, loss: &Loss) -> Result<Vec<ChosenGroup<'a>>, PolicyError> {
+    let mut chosen = Vec::new();
+    for (group, sequences) in batch.groups.iter().enumerate() {
+        if sequences.iter().all(|(sequence, signal)| loss.is_inert(sequence.sampled(), signal)) {
+            continue;
+        }
+        let trained = sequences.iter().enumerate().filter(|(_, (sequence, _))| sequence.n_sampled() > 0);
+        let sequences: Vec<Chosen<'a>> =
+            trained.map(|(place, (sequence, signal))| (*sequence, *signal, place)).collect();
+        let packed = sequences.iter().map(|(sequence, _, _)| train_sequence(sequence)).collect::<Result<_, _>>()?;
+        chosen.push(ChosenGroup { group, sequences, packed });
+    }
+    Ok(chosen)
+}
+
+fn pack<'a>(chosen: &[ChosenGroup<'a>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
+    Batch { groups: chosen.iter().map(|c| c.packed.clone()).collect(), temperature, banned }
+}
+
+fn train_sequence(sequence: &Sequence) -> Result<TrainSequence<'_>, PolicyError> {
+    match sequence.sampled().first() {
+        Some(true) => Err(PolicyError::NoPrompt),
+        _ => Ok(TrainSequence { tokens: sequence.tokens(), trained: sequence.sampled() }),
+    }
+}
+
+fn evaluate(
+    loss: &Loss,
+    totals: &Totals,
+    sequences: &[Chosen<'_>],
+    values: &[TokenValues],
+) -> Result<GroupLoss, LossError> {
+    if let Some(sequence) = (values.len()..sequences.len()).next() {
+        return Err(LossError::Missing { list: "logp", sequence });
+    }
+    let row = |((sequence, signal, _), values)| -> Row<'_> {
+        let (sequence, signal, values): (&Sequence, &Signal, &TokenValues) = (sequence, signal, values);
+        Row::new(sequence.sampled(), &values.logp, sequence.logp(), Some(&values.entropy), signal)
+    };
+    let rows: Vec<Row<'_>> = sequences.iter().copied().zip(values).map(row).collect();
+    loss::evaluate(loss, totals, &rows)
+}
+
+fn blank(batch: &UpdateBatch<'_>) -> Vec<Vec<Option<TokenRecord>>> {
+    batch.groups.iter().map(|group| vec![None; group.len()]).collect()
+}
+
+fn keep(records: &mut [Option<TokenRecord>], chosen: &ChosenGroup<'_>, seen: Seen) {
+    for (((_, _, place), row), values) in chosen.sequences.iter().zip(seen.found.rows).zip(seen.values) {
+        records[*place] = Some(TokenRecord {
+            logp: values.logp,
+            entropy: values.entropy,
+            loss: row.per_token,
+            correction: row.correction,
+            dlogp: row.dlogp,
+        });
+    }
+}
+
+fn unanswered(group: usize) -> PolicyError {
+    PolicyError::Loss { group, source: LossError::Missing { list: "logp", sequence: 0 } }
+}
+
+#[cfg(test)]
+mod tests;
