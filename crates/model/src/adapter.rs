@@ -7,7 +7,7 @@ use std::ops::Range;
 use episode::random::Stream;
 use tensor::{Panels, Part};
 
-use crate::params::{gate_up_parts, qkv_parts};
+use crate::params::{Storage, gate_up_parts, qkv_parts};
 use crate::{Config, ModelError};
 
 /// A linear layer an adapter can sit on.
@@ -252,13 +252,15 @@ impl Adapter {
     }
 
     /// Every tensor's storage, in a fixed order.
-    pub fn storage(&self) -> Vec<&[f32]> {
-        self.layers.iter().flatten().flatten().flat_map(|l| [l.a.data(), l.b.data()]).collect()
+    pub fn storage(&self) -> Vec<Storage<&[f32]>> {
+        let all = self.layers.iter().flatten().flatten();
+        all.flat_map(|l| [l.a.data(), l.b.data()]).map(Storage::Matrix).collect()
     }
 
     /// As [`Adapter::storage`], to write.
-    pub fn storage_mut(&mut self) -> Vec<&mut [f32]> {
-        self.layers.iter_mut().flatten().flatten().flat_map(|l| [l.a.data_mut(), l.b.data_mut()]).collect()
+    pub fn storage_mut(&mut self) -> Vec<Storage<&mut [f32]>> {
+        let all = self.layers.iter_mut().flatten().flatten();
+        all.flat_map(|l| [l.a.data_mut(), l.b.data_mut()]).map(Storage::Matrix).collect()
     }
 }
 

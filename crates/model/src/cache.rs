@@ -55,16 +55,14 @@ impl Cache {
         self.n_layers * 2 * self.len * size_of::<f32>()
     }
 
+    /// Pages there are at most.
+    pub fn n_pages(&self) -> usize {
+        self.limit
+    }
+
     /// Pages that can still be had.
     pub fn free_pages(&self) -> usize {
         self.free.len() + self.limit - self.pages.len()
-    }
-
-    /// Pages that `n` more positions of a sequence would take.
-    pub fn pages_for(&self, sequence: &Sequence, n: usize) -> usize {
-        let shared_end =
-            sequence.len % PAGE != 0 && sequence.pages.last().is_some_and(|p| self.users[*p as usize] > 1) && n > 0;
-        (sequence.len + n).div_ceil(PAGE) - sequence.pages.len() + usize::from(shared_end)
     }
 
     fn take(&mut self) -> Result<PageId, ModelError> {
@@ -108,6 +106,12 @@ impl Cache {
             self.users[*page as usize] += 1;
         }
         Sequence { pages: sequence.pages.clone(), len: sequence.len }
+    }
+
+    /// A second sequence with the same first `n` positions.
+    pub fn fork_start(&mut self, sequence: &Sequence, n: usize) -> Sequence {
+        let start = Sequence { pages: sequence.pages[..n.div_ceil(PAGE)].to_vec(), len: n };
+        self.fork(&start)
     }
 
     /// Gives a sequence's pages back.
@@ -164,7 +168,6 @@ mod tests {
         cache.slot_mut(&first, 0, PAGE + 2).0[2] = 5.0;
         let mut second = cache.fork(&first);
         assert_eq!(cache.free_pages(), 6);
-        assert_eq!(cache.pages_for(&second, 1), 1);
         let position = cache.grow(&mut second).unwrap();
         assert_eq!((position, cache.free_pages()), (PAGE + 3, 5));
         assert_eq!(cache.slot_mut(&second, 0, PAGE + 2).0[2], 5.0);

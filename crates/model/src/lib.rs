@@ -12,6 +12,7 @@ pub mod block;
 pub mod cache;
 pub mod config;
 mod error;
+pub mod export;
 pub mod head;
 pub mod infer;
 pub mod load;

@@ -67,7 +67,7 @@ fn gguf_config(gguf: &Gguf) -> Result<Config, ModelError> {
     Ok(config)
 }
 
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 fn check_names(
     config: &Config,

@@ -94,27 +94,30 @@ impl Params {
     }
 
     /// Every tensor's storage, in a fixed order, the head last.
-    pub fn storage(&self) -> Vec<&[f32]> {
-        let mut all: Vec<&[f32]> = vec![self.embedding.data(), &self.final_norm];
+    pub fn storage(&self) -> Vec<Storage<&[f32]>> {
+        let (matrix, vector) = (Storage::Matrix, Storage::Vector);
+        let mut all: Vec<Storage<&[f32]>> = vec![matrix(self.embedding.data()), vector(&self.final_norm)];
         for l in &self.layers {
-            all.extend([&*l.attn_norm, l.qkv.data(), l.o.data(), &*l.mlp_norm, l.gate_up.data(), l.down.data()]);
+            all.extend([&l.qkv, &l.o, &l.gate_up, &l.down].map(|p| matrix(p.data())));
+            all.extend([vector(&l.attn_norm), vector(&l.mlp_norm)]);
             let optional = [&l.qkv_bias, &l.q_norm, &l.k_norm, &l.post_attn_norm, &l.post_mlp_norm];
-            all.extend(optional.into_iter().flatten().map(|b| &**b));
+            all.extend(optional.into_iter().flatten().map(|b| vector(b)));
         }
-        all.extend(self.head.as_ref().map(Panels::data));
+        all.extend(self.head.as_ref().map(|h| matrix(h.data())));
         all
     }
 
     /// As [`Params::storage`], to write.
-    pub fn storage_mut(&mut self) -> Vec<&mut [f32]> {
-        let mut all: Vec<&mut [f32]> = vec![self.embedding.data_mut(), &mut self.final_norm];
+    pub fn storage_mut(&mut self) -> Vec<Storage<&mut [f32]>> {
+        let (matrix, vector) = (Storage::Matrix, Storage::Vector);
+        let mut all: Vec<Storage<&mut [f32]>> = vec![matrix(self.embedding.data_mut()), vector(&mut self.final_norm)];
         for l in &mut self.layers {
-            all.extend([&mut *l.attn_norm, l.qkv.data_mut(), l.o.data_mut()]);
-            all.extend([&mut *l.mlp_norm, l.gate_up.data_mut(), l.down.data_mut()]);
+            all.extend([&mut l.qkv, &mut l.o, &mut l.gate_up, &mut l.down].map(|p| matrix(p.data_mut())));
+            all.extend([vector(&mut l.attn_norm), vector(&mut l.mlp_norm)]);
             let optional = [&mut l.qkv_bias, &mut l.q_norm, &mut l.k_norm, &mut l.post_attn_norm, &mut l.post_mlp_norm];
-            all.extend(optional.into_iter().flatten().map(|b| &mut **b));
+            all.extend(optional.into_iter().flatten().map(|b| vector(b)));
         }
-        all.extend(self.head.as_mut().map(Panels::data_mut));
+        all.extend(self.head.as_mut().map(|h| matrix(h.data_mut())));
         all
     }
 
@@ -153,6 +156,22 @@ impl Params {
             Slot::Embedding | Slot::Head => unreachable!("tables are matrices"),
         };
         &whole[slot.outputs(c)]
+    }
+
+    /// Sets one tensor, row by row; the inverse of [`Params::read`].
+    pub fn write(&mut self, c: &Config, slot: Slot, values: &[f32]) {
+        let shape = slot.shape(c);
+        if shape.len() == 1 {
+            let plus = if c.norm_plus_one && slot.is_norm() { 1.0 } else { 0.0 };
+            for (w, v) in self.vector_mut(slot, c).iter_mut().zip(values) {
+                *w = v + plus;
+            }
+            return;
+        }
+        let (panels, first) = self.matrix_mut(slot, c);
+        for (i, row) in values.chunks(shape[1]).enumerate() {
+            panels.set_row(first + i, row);
+        }
     }
 
     pub(crate) fn vector_mut(&mut self, slot: Slot, c: &Config) -> &mut [f32] {
@@ -205,6 +224,24 @@ impl Params {
             Slot::FinalNorm => unreachable!("a norm is a vector"),
         };
         (panels, first)
+    }
+}
+
+/// A tensor's storage, told apart by whether weight decay applies to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Storage<T> {
+    /// A product's or table's weights.
+    Matrix(T),
+    /// A norm's weights or biases.
+    Vector(T),
+}
+
+impl<T> Storage<T> {
+    /// The storage itself.
+    pub fn into_inner(self) -> T {
+        match self {
+            Storage::Matrix(t) | Storage::Vector(t) => t,
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Rope {
     }
 
     /// Angle per position of each pair, `[head_dim / 2]`, and the factor on sines and cosines.
-    fn frequencies(&self, head_dim: usize) -> (Vec<f64>, f64) {
+    pub(crate) fn frequencies(&self, head_dim: usize) -> (Vec<f64>, f64) {
         let half = head_dim / 2;
         let base: Vec<f64> = (0..half).map(|i| 1.0 / math::pow(self.theta, 2.0 * i as f64 / head_dim as f64)).collect();
         let tau = 2.0 * std::f64::consts::PI;

@@ -5,8 +5,8 @@ use std::path::Path;
 use episode::{StopReason, Token};
 
 use crate::{
-    AdamStep, Batch, Checkpoint, GroupLossFn, Job, Jobs, Learner, Policy, PolicyError, Sampled, Sampler, TokenGrads, TokenValues,
-    UpdateReport,
+    AdamStep, Batch, Checkpoint, GroupLossFn, Job, Jobs, Learner, Policy, PolicyError, Sampled, Sampler, TokenGrads,
+    TokenValues, UpdateReport,
 };
 
 /// What a [`Scripted`] policy says to a prompt and the random stream's key.
@@ -123,11 +123,7 @@ impl Learner for Scripted {
         Ok(all)
     }
 
-    fn forward_backward(
-        &mut self,
-        batch: &Batch<'_>,
-        loss: &mut GroupLossFn<'_>,
-    ) -> Result<(), PolicyError> {
+    fn forward_backward(&mut self, batch: &Batch<'_>, loss: &mut GroupLossFn<'_>) -> Result<(), PolicyError> {
         for (index, values) in self.forward(batch)?.iter().enumerate() {
             match loss(index, values) {
                 Ok(grads) => self.received.push(grads),

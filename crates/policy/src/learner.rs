@@ -104,11 +104,7 @@ pub trait Learner: Checkpoint {
     ///
     /// - Holds: how the groups are spread over micro-batches changes no bit.
     /// - Errors: the learner's own or the loss's; then everything accumulated since the last update is cleared.
-    fn forward_backward(
-        &mut self,
-        batch: &Batch<'_>,
-        loss: &mut GroupLossFn<'_>,
-    ) -> Result<(), PolicyError>;
+    fn forward_backward(&mut self, batch: &Batch<'_>, loss: &mut GroupLossFn<'_>) -> Result<(), PolicyError>;
 
     /// Keeps the weights as they are now, for [`Learner::forward_reference`].
     fn keep_reference(&mut self) -> Result<(), PolicyError>;

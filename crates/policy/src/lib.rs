@@ -10,9 +10,11 @@ mod update;
 
 pub mod fake;
 
-pub use learner::{AdamStep, Batch, Checkpoint, GroupLossFn, Learner, TokenGrads, TokenValues, TrainSequence, UpdateReport};
+pub use learner::{
+    AdamStep, Batch, Checkpoint, GroupLossFn, Learner, TokenGrads, TokenValues, TrainSequence, UpdateReport,
+};
 pub use sampler::{Job, Jobs, Sampled, Sampler, Sampling, SamplingError};
-pub use update::{TokenRecord, UpdateBatch, UpdateOutcome, lag, update_batch, values_now};
+pub use update::{TokenRecord, Under, UpdateBatch, UpdateOutcome, lag, update_batch, values};
 
 use std::path::PathBuf;
 

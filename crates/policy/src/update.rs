@@ -3,7 +3,7 @@
 //! **π_old.** Each signal says where it comes from. `Recorded`, the sampler's log-probabilities, serves every update of a
 //! step: π, from a forward pass that never reads a recorded value, is compared with them, so on the first on-policy update
 //! the ratio is exactly 1, on later ones it measures how far this step has moved, and a corrupted record moves ratio and
-//! mismatch alike. `Forward`, from [`values_now`] when the step begins, serves corrections by π_old/μ, for tokens that an
+//! mismatch alike. `Forward`, from [`values`] when the step begins, serves corrections by π_old/μ, for tokens that an
 //! older policy sampled.
 //!
 //! **Denominators.** They count every trained token, and every sequence that has one, of the whole batch, once, before
@@ -93,7 +93,8 @@ pub fn update_batch(
             let failed = |source| PolicyError::Loss { group: *group, source };
             let found = evaluate(loss, &totals, sequences, values).map_err(failed)?;
             let grads = found.rows.iter();
-            let grads = grads.map(|row| TokenGrads { dlogp: row.dlogp.clone(), dentropy: row.dentropy.clone() }).collect();
+            let grads =
+                grads.map(|row| TokenGrads { dlogp: row.dlogp.clone(), dentropy: row.dentropy.clone() }).collect();
             let values = if batch.keep_tokens { values.to_vec() } else { Vec::new() };
             seen[index] = Some(Seen { found, values });
             Ok(grads)
@@ -115,12 +116,22 @@ pub fn update_batch(
     Ok(UpdateOutcome { metrics: sums.metrics(), sums, totals, n_groups_computed: chosen.len(), report, tokens })
 }
 
-/// What the policy thinks of every sampled token as a step begins: π_old, for corrections and selections.
+/// Which weights are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Under {
+    /// Those the policy has now: π_old, as a step begins.
+    Now,
+    /// Those kept with [`Learner::keep_reference`].
+    Reference,
+}
+
+/// What the policy, now or as it was kept, thinks of every sampled token: for corrections, selections and KL.
 ///
 /// - Shapes: by group, episode and sequence, `[T]`; zeros in sequences without a sampled token and in episodes that were
 ///   not graded, which are not computed.
-pub fn values_now(
+pub fn values(
     learner: &mut dyn Learner,
+    under: Under,
     groups: &[Group],
     temperature: f32,
     banned: &[Token],
@@ -138,7 +149,11 @@ pub fn values_now(
     }
     // The place of groups without a wanted sequence is kept here, not in what the learner sees.
     let full = packed.iter().filter(|g| !g.is_empty()).cloned().collect();
-    let answers = learner.forward(&Batch { groups: full, temperature, banned })?;
+    let batch = Batch { groups: full, temperature, banned };
+    let answers = match under {
+        Under::Now => learner.forward(&batch)?,
+        Under::Reference => learner.forward_reference(&batch)?,
+    };
     let mut answers = answers.into_iter();
     let mut all = Vec::with_capacity(groups.len());
     for (index, (group, packed)) in groups.iter().zip(&packed).enumerate() {

@@ -140,7 +140,7 @@ fn c12_a_correction_weighs_by_the_policy_at_the_start_of_the_step() {
     policy.drift = 0.25;
     let mut data = Data::new(&[&[(2, 1.0)]]);
     let group = Group { task: task(), episodes: vec![episode(vec![data.0[0][0].0.clone()], graded())] };
-    let now = values_now(&mut policy, &[group], 1.0, &[]).unwrap();
+    let now = values(&mut policy, Under::Now, &[group], 1.0, &[]).unwrap();
     data.0[0][0].1.old = Old::Forward(now[0][0][0].logp.clone());
     for (cap, want) in [(2.0, 0.25f64.exp()), (1.125, 1.125)] {
         let mut loss = grpo(Reduction::TokenMean);
@@ -214,7 +214,7 @@ fn per_token_data_come_only_when_asked_for() {
 }
 
 #[test]
-fn values_now_keep_the_place_of_what_is_not_computed() {
+fn values_keep_the_place_of_what_is_not_computed() {
     let failed = Outcome::Failed { stage: Stage::Grader, cause: Cause::new("deadline", "30 s") };
     let mut context = Sequence::new();
     context.append_context(Role::User, &[1, 2, 3]);
@@ -222,7 +222,7 @@ fn values_now_keep_the_place_of_what_is_not_computed() {
         Group { task: task(), episodes: vec![episode(vec![sequence(2, 0)], failed)] },
         Group { task: task(), episodes: vec![episode(vec![context, sequence(1, 0)], graded())] },
     ];
-    let got = values_now(&mut policy(), &groups, 1.0, &[]).unwrap();
+    let got = values(&mut policy(), Under::Now, &groups, 1.0, &[]).unwrap();
     assert_eq!(got[0][0][0].logp, [0.0; 4]);
     assert_eq!(got[1][0][0].logp, [0.0; 3]);
     assert_eq!(got[1][0][1].logp, [0.0, 0.0, Scripted::LOGP]);

@@ -1,0 +1,145 @@
+//! The one loop. It collects episodes, asks the algorithm what they teach, moves the policy, and records what happened;
+//! it knows neither how episodes come about nor how an algorithm thinks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use algo::{Admission, Answers, Request, Signals};
+use episode::Group;
+use policy::{Policy, Under, UpdateBatch, UpdateOutcome, update_batch, values};
+
+use crate::record::StepRecord;
+use crate::source::Source;
+use crate::{Progress, Recorder, RunError, Settings, State};
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All steps are done.
+    Finished,
+    /// Evaluations stopped getting better.
+    Early,
+}
+
+/// Trains a policy from where `state` says it is.
+///
+/// - Holds: everything recorded follows from settings, seed and weights; stopping after any step and going on from its
+///   checkpoint gives the same bits.
+/// - Errors: [`RunError::Interrupted`] when `cancel` was raised; then the last finished step has its checkpoint.
+pub fn post_train(
+    policy: &mut dyn Policy,
+    settings: &Settings,
+    source: &mut dyn Source,
+    recorder: &mut Recorder,
+    state: &mut State,
+    progress: &mut dyn Progress,
+    cancel: &AtomicBool,
+) -> Result<Ended, RunError> {
+    recorder.before(policy, state, progress, cancel)?;
+    while state.step < settings.steps {
+        if cancel.load(Ordering::Relaxed) {
+            recorder.checkpoint(policy, state)?;
+            return Err(RunError::Interrupted);
+        }
+        let step = state.step + 1;
+        let timer = recorder.timer();
+        let collected = collect(policy, settings, source, state, step, progress, cancel);
+        if matches!(collected, Err(RunError::Interrupted)) {
+            recorder.checkpoint(policy, state)?;
+        }
+        let (groups, cursor) = collected?;
+        let timer = timer.collected();
+        let (signals, outcomes) = learn(policy, settings, &groups, state, step)?;
+        let record =
+            StepRecord { step, groups: &groups, signals: &signals, outcomes: &outcomes, banned: &state.banned, timer };
+        recorder.step(policy, settings, record, progress)?;
+        policy.publish().map_err(|source| RunError::Policy { step, source })?;
+        state.advance(step, cursor, &outcomes);
+        if state.idle >= settings.max_idle_steps {
+            let why = signals.dropped.first().map_or("no group carried a signal".to_owned(), |d| d.why.to_string());
+            return Err(RunError::Idle { n: state.idle, step, why });
+        }
+        let early = recorder.after(policy, settings, state, progress, cancel)?;
+        if early {
+            return Ok(Ended::Early);
+        }
+    }
+    Ok(Ended::Finished)
+}
+
+/// Draws tasks until the algorithm has kept as many groups as a step needs; gives them with the new place in the
+/// curriculum.
+fn collect(
+    policy: &mut dyn Policy,
+    settings: &Settings,
+    source: &mut dyn Source,
+    state: &State,
+    step: u64,
+    progress: &mut dyn Progress,
+    cancel: &AtomicBool,
+) -> Result<(Vec<Group>, u64), RunError> {
+    let algorithm = settings.algorithm.algorithm();
+    let (wanted, most) = (settings.batch.tasks, settings.batch.tasks * settings.batch.max_draws);
+    let (mut kept, mut missing, mut drawn) = (Vec::new(), wanted, 0);
+    while missing > 0 && drawn < most {
+        let n = missing.min(most - drawn);
+        let groups = source.collect(policy, step, state.cursor + drawn as u64, n, progress, cancel)?;
+        drawn += n;
+        missing = 0;
+        for group in groups {
+            match algorithm.admit(&group) {
+                Admission::Keep => kept.push(group),
+                Admission::Drop(why) => progress.left_out(&group, &why),
+                Admission::DrawMore(why) => {
+                    progress.left_out(&group, &why);
+                    missing += 1;
+                }
+            }
+        }
+    }
+    Ok((kept, state.cursor + drawn as u64))
+}
+
+/// Turns a step's groups into updates.
+fn learn(
+    policy: &mut dyn Policy,
+    settings: &Settings,
+    groups: &[Group],
+    state: &State,
+    step: u64,
+) -> Result<(Signals, Vec<UpdateOutcome>), RunError> {
+    let algorithm = settings.algorithm.algorithm();
+    let failed = |source| RunError::Policy { step, source };
+    let mut answers = Answers::new();
+    loop {
+        let requests = algorithm.requests(groups, &answers);
+        if requests.is_empty() {
+            break;
+        }
+        for request in requests {
+            let under = match request {
+                Request::RefLogp => Under::Reference,
+                Request::OldLogp => Under::Now,
+            };
+            let found = values(policy.learner(), under, groups, settings.sampling.temperature, &state.banned);
+            let logp = |episode: Vec<policy::TokenValues>| episode.into_iter().map(|v| v.logp).collect();
+            let found = found.map_err(failed)?;
+            answers.insert(request, found.into_iter().map(|g| g.into_iter().map(logp).collect()).collect());
+        }
+    }
+    let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;
+    let mut outcomes = Vec::new();
+    let batches = signals.plan.batches(groups.len());
+    let planned = settings.steps * batches.len().max(1) as u64;
+    for range in batches {
+        let batch = UpdateBatch {
+            groups: signals.batch(groups, range),
+            temperature: settings.sampling.temperature,
+            banned: &state.banned,
+            keep_tokens: false,
+        };
+        let done = state.n_updates + outcomes.iter().filter(|o: &&UpdateOutcome| o.report.is_some()).count() as u64;
+        let adam = settings.optimiser.step(done, planned);
+        outcomes.push(update_batch(policy.learner(), &batch, &signals.loss, Some(&adam)).map_err(failed)?);
+    }
+    Ok((signals, outcomes))
+}

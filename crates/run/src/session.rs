@@ -1,0 +1,313 @@
+//! A run that is open: started anew, or taken up where it stopped.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use algo::Request;
+use env::{Environments, Mixture, Probe, Split};
+use episode::Token;
+use policy::{Checkpoint, Learner, Policy, PolicyError, Sampling};
+use rollout::Rollout;
+use serde::{Deserialize, Serialize};
+use store::{Keep, RunDir, RunId, RunWriter, Summary, hash_bytes, hash_file, hash_folder};
+use tensor::Cpu;
+use train::Engine;
+
+use crate::evaluate::Evaluator;
+use crate::post_train::post_train;
+use crate::record::now;
+use crate::source::{Answers, Attempts, Source};
+use crate::{Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, open, sft_data};
+
+const MANIFEST: &str = "manifest.json";
+
+/// What went into a run, as hashes; a run is only gone on with when all of them are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this program.
+    pub version: String,
+    /// SHA-256 of the model's file, or of its folder's files.
+    pub weights: String,
+    /// The tokenizer's fingerprint.
+    pub tokenizer: String,
+    /// SHA-256 over the ids of all tasks and given answers.
+    pub data: String,
+    /// SHA-256 of the settings.
+    pub settings: String,
+    /// SHA-256 of the weights the run began with instead of the model's own.
+    pub from: Option<String>,
+    /// The folder that relative paths start from.
+    pub base: PathBuf,
+    /// The checkpoint the run began with.
+    pub from_path: Option<PathBuf>,
+}
+
+/// What a new run is made of, beside its settings.
+pub struct Begin<'a> {
+    /// The model's file or folder.
+    pub model: &'a Path,
+    /// The folder that relative paths in the settings start from.
+    pub base: &'a Path,
+    /// The run directory.
+    pub folder: &'a Path,
+    /// A checkpoint's folder whose weights to start from.
+    pub from: Option<&'a Path>,
+    /// The processor.
+    pub cpu: Cpu,
+}
+
+/// An open run.
+pub struct Session {
+    /// Its settings.
+    pub settings: Settings,
+    /// The policy.
+    pub engine: Engine,
+    /// The chat format.
+    pub chat: Arc<Chat>,
+    /// How far it is.
+    pub state: State,
+    source: Box<dyn Source>,
+    recorder: Recorder,
+}
+
+impl Session {
+    /// Starts a new run: everything is opened and audited first, then the run directory is made.
+    pub fn start(
+        settings: Settings,
+        begin: Begin<'_>,
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Session, RunError> {
+        let parts = Parts::open(&settings, begin.model, begin.base, begin.from, begin.cpu, progress, cancel)?;
+        let toml = settings.to_toml()?;
+        let manifest = parts.manifest(begin.model, begin.base, begin.from, &toml)?;
+        let nonce = format!("{} {}", now(), std::process::id());
+        let id = RunId::from_content(&[toml.as_bytes(), manifest.weights.as_bytes(), nonce.as_bytes()]);
+        let writer = RunDir::create(begin.folder, id)?;
+        writer.write_settings(&toml)?;
+        writer.write_json(MANIFEST, &manifest)?;
+        let summary = Summary {
+            status: "running".to_owned(),
+            started: now(),
+            algorithm: settings.algorithm.name().to_owned(),
+            model: settings.model.clone(),
+            last_step: 0,
+            best_score: None,
+        };
+        writer.write_summary(&summary)?;
+        parts.session(settings, writer, summary, State::default(), None)
+    }
+
+    /// Takes a run up after its last checkpoint.
+    ///
+    /// - Errors: [`RunError::Resume`] when model, tokenizer, data or program differ from what the run began with.
+    pub fn resume(
+        folder: &Path,
+        model: &Path,
+        cpu: Cpu,
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Session, RunError> {
+        let refuse = |reason: String| RunError::Resume { path: folder.to_owned(), reason };
+        let mut writer = RunDir::open(folder)?;
+        let toml = writer.settings()?.ok_or_else(|| refuse("it has no settings".to_owned()))?;
+        let settings = RunFile::parse(&toml)?.resolve()?;
+        let stored: Option<Manifest> = writer.read_json(MANIFEST)?;
+        let stored = stored.ok_or_else(|| refuse("it has no manifest".to_owned()))?;
+        let from = stored.from_path.as_deref();
+        let mut parts = Parts::open(&settings, model, &stored.base, from, cpu, progress, cancel)?;
+        let manifest = parts.manifest(model, &stored.base, from, &toml)?;
+        for (what, was, is) in [
+            ("program version", &stored.version, &manifest.version),
+            ("weights", &stored.weights, &manifest.weights),
+            ("tokenizer", &stored.tokenizer, &manifest.tokenizer),
+            ("data", &stored.data, &manifest.data),
+            ("settings", &stored.settings, &manifest.settings),
+        ] {
+            if was != is {
+                return Err(refuse(format!("its {what} is not what it began with: needed `{was}`, got `{is}`")));
+            }
+        }
+        let latest = writer.checkpoints().latest()?;
+        let (mut state, mut saved) = (State::default(), None);
+        if let Some(checkpoint) = latest {
+            for skipped in &checkpoint.skipped {
+                let (path, reason) = (skipped.path.display(), &skipped.reason);
+                progress.note(&format!("checkpoint `{path}` was passed over: {reason}"));
+            }
+            state = checkpoint.state()?;
+            let step = state.step;
+            parts.engine.load(&checkpoint.path).map_err(|source| RunError::Policy { step, source })?;
+            saved = Some(step);
+        }
+        let version = u32::try_from(state.step).unwrap_or(u32::MAX);
+        parts.engine.set_version(version);
+        writer.rewind(state.step)?;
+        let mut summary = writer.summary()?.ok_or_else(|| refuse("it has no summary".to_owned()))?;
+        summary.status = "running".to_owned();
+        parts.session(settings, writer, summary, state, saved)
+    }
+
+    /// Trains to the end.
+    pub fn run(&mut self, progress: &mut dyn Progress, cancel: &AtomicBool) -> Result<Ended, RunError> {
+        let Session { settings, engine, state, source, recorder, .. } = self;
+        let result = post_train(engine, settings, source.as_mut(), recorder, state, progress, cancel);
+        recorder.summary.last_step = state.step;
+        recorder.summary.status = match &result {
+            Ok(Ended::Finished) => "finished",
+            Ok(Ended::Early) => "stopped early",
+            Err(RunError::Interrupted) => "interrupted",
+            Err(_) => "failed",
+        }
+        .to_owned();
+        recorder.writer.write_summary(&recorder.summary)?;
+        recorder.writer.export(settings)?;
+        result
+    }
+
+    /// The run directory.
+    pub fn folder(&self) -> &RunWriter {
+        &self.recorder.writer
+    }
+
+    /// Tasks that evaluations try.
+    pub fn n_held_out(&self) -> usize {
+        self.recorder.evaluator.as_ref().map_or(0, Evaluator::n_tasks)
+    }
+}
+
+/// Everything that is opened before a run directory is touched.
+struct Parts {
+    engine: Engine,
+    chat: Arc<Chat>,
+    banned: Vec<Token>,
+    source: Box<dyn Source>,
+    evaluator: Option<Evaluator>,
+    baselines: Vec<(String, Evaluator)>,
+    data: String,
+}
+
+impl Parts {
+    fn open(
+        settings: &Settings,
+        model: &Path,
+        base: &Path,
+        from: Option<&Path>,
+        cpu: Cpu,
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Parts, RunError> {
+        for env in settings.env.iter().chain(&settings.eval.baseline) {
+            let audit = env::audit(env, base, &Probe::default(), cancel)?.ok_or(RunError::Interrupted)?;
+            if !audit.passed() {
+                return Err(RunError::Audit { env: audit.env.clone(), report: audit.to_string() });
+            }
+        }
+        let Opened { config, params, tokenizer } = open(model)?;
+        let chat = Arc::new(Chat::new(tokenizer.clone()).map_err(RunError::Settings)?);
+        let mut banned = Vec::new();
+        if settings.sampling.ban_structural {
+            banned.extend_from_slice(tokenizer.structural());
+            // Rows of the embedding beyond the tokenizer stand for no text.
+            banned.extend(tokenizer.vocab_size() as Token..config.vocabulary as Token);
+        }
+        let mut engine = Engine::new(
+            cpu,
+            (config, params),
+            Some(tokenizer.clone()),
+            settings.train.clone(),
+            settings.engine.clone(),
+            settings.seed,
+        )?;
+        let policy_error = |source: PolicyError| RunError::Policy { step: 0, source };
+        if let Some(from) = from {
+            engine.load_weights(from).map_err(policy_error)?;
+        }
+        let needs_reference = settings.checkpoint.kl_every > 0
+            || settings.algorithm.algorithm().requests(&[], &algo::Answers::new()).contains(&Request::RefLogp);
+        if needs_reference && settings.data.is_none() {
+            engine.keep_reference().map_err(policy_error)?;
+        }
+        let sampling = Arc::new(Sampling {
+            stop_strings: settings.sampling.stop.clone(),
+            banned: banned.clone(),
+            ..Sampling::plain(settings.sampling.temperature, settings.sampling.max_tokens, tokenizer.eos().to_vec())
+        });
+        let tried = Arc::new(Sampling { temperature: settings.eval.temperature, ..(*sampling).clone() });
+        let rollout = |list: &[env::Settings]| -> Result<Arc<Rollout>, RunError> {
+            let environments = Environments::load(list, base)?;
+            Ok(Arc::new(Rollout { codec: chat.clone(), environments, settings: settings.rollout.clone() }))
+        };
+        let evaluator = |rollout: Arc<Rollout>| {
+            let e = &settings.eval;
+            Evaluator::new(rollout, e.tasks, e.attempts, tried.clone(), e.pass_at.clone())
+        };
+        let own = if settings.env.is_empty() { None } else { Some(rollout(&settings.env)?) };
+        let held_out = own.clone().filter(|_| settings.eval.tasks > 0).map(&evaluator);
+        let mut baselines = Vec::new();
+        for env in &settings.eval.baseline {
+            baselines.push((env.name.clone(), evaluator(rollout(std::slice::from_ref(env))?)));
+        }
+        let mut ids = String::new();
+        let source: Box<dyn Source> = match (&settings.data, own) {
+            (Some(data), _) => {
+                let groups = sft_data::read(&base.join(&data.file), &chat, engine.config().context)?;
+                groups.iter().for_each(|g| ids.push_str(g.task.id.as_str()));
+                Box::new(Answers { groups, seed: settings.seed })
+            }
+            (None, Some(rollout)) => {
+                for split in [Split::Train, Split::HeldOut] {
+                    let tasks = rollout.environments.tasks(split, usize::MAX);
+                    tasks.iter().for_each(|t| ids.push_str(t.id.as_str()));
+                }
+                let mixture = Mixture::new(&rollout.environments, settings.seed)?;
+                Box::new(Attempts {
+                    rollout,
+                    mixture,
+                    group_size: settings.batch.group_size,
+                    seed: settings.seed,
+                    sampling,
+                    coin_flips: settings.control.coin_flips,
+                })
+            }
+            (None, None) => return Err(RunError::Settings("a run needs at least 1 `[[env]]`, got 0".to_owned())),
+        };
+        if held_out.as_ref().is_some_and(|e| e.n_tasks() == 0) {
+            progress.note("there are no held-out tasks, so nothing is evaluated");
+        }
+        let data = hash_bytes(ids.as_bytes());
+        let held_out = held_out.filter(|e| e.n_tasks() > 0);
+        Ok(Parts { engine, chat, banned, source, evaluator: held_out, baselines, data })
+    }
+
+    fn manifest(&self, model: &Path, base: &Path, from: Option<&Path>, toml: &str) -> Result<Manifest, RunError> {
+        let hash = |path: &Path| if path.is_dir() { hash_folder(path) } else { hash_file(path) };
+        Ok(Manifest {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            weights: hash(model)?,
+            tokenizer: self.chat.tokenizer().fingerprint().to_owned(),
+            data: self.data.clone(),
+            settings: hash_bytes(toml.as_bytes()),
+            from: from.map(hash).transpose()?,
+            base: std::path::absolute(base).map_err(|source| RunError::Io { path: base.to_owned(), source })?,
+            from_path: from.map(Path::to_owned),
+        })
+    }
+
+    fn session(
+        self,
+        settings: Settings,
+        writer: RunWriter,
+        summary: Summary,
+        state: State,
+        saved: Option<u64>,
+    ) -> Result<Session, RunError> {
+        let Parts { engine, chat, banned, source, evaluator, baselines, .. } = self;
+        let keep = Keep { last: settings.checkpoint.keep_last, best: settings.checkpoint.keep_best };
+        let checkpoints = writer.checkpoints_to_write(keep)?;
+        let n_samples = settings.eval.samples;
+        let recorder = Recorder::new(writer, checkpoints, evaluator, baselines, summary, n_samples, saved);
+        Ok(Session { settings, engine, chat, state: State { banned, ..state }, source, recorder })
+    }
+}

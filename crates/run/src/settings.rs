@@ -1,0 +1,394 @@
+//! The run file: one TOML file a run. What is typed is a [`RunFile`]; what will run, with every default filled in, is
+//! [`Settings`], and that is what is saved with the run.
+
+use std::path::Path;
+
+use env::Settings as EnvSettings;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+use train::{EngineSettings, Trainable};
+
+use crate::RunError;
+use crate::schedule::Optimiser;
+
+/// Everything a run is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// A model's name, or a path to a GGUF file or a Hugging Face folder.
+    pub model: String,
+    /// What every random number of the run is keyed with.
+    #[serde(default)]
+    pub seed: u64,
+    /// Steps to train.
+    pub steps: u64,
+    /// How numbers are stored and multiplied.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Steps in a row that may teach nothing before the run gives up.
+    #[serde(default = "default_idle")]
+    pub max_idle_steps: u64,
+    /// Which weights learn.
+    #[serde(default = "default_train")]
+    pub train: Trainable,
+    /// The algorithm with its settings.
+    pub algorithm: algo::Settings,
+    /// How the weights move.
+    #[serde(default)]
+    pub optimiser: Optimiser,
+    /// What a step collects.
+    #[serde(default)]
+    pub batch: BatchSettings,
+    /// How the policy samples while it trains.
+    #[serde(default)]
+    pub sampling: SamplingSettings,
+    /// How episodes are run.
+    #[serde(default)]
+    pub rollout: rollout::Settings,
+    /// When and how held-out tasks are tried.
+    #[serde(default)]
+    pub eval: EvalSettings,
+    /// What is kept of the weights.
+    #[serde(default)]
+    pub checkpoint: CheckpointSettings,
+    /// How the engine uses the machine.
+    #[serde(default)]
+    pub engine: EngineSettings,
+    /// Controls for experiments.
+    #[serde(default, skip_serializing_if = "Control::is_none")]
+    pub control: Control,
+    /// Given answers to learn from, for `sft`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataSettings>,
+    /// Where tasks come from and who grades them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvSettings>,
+}
+
+/// How numbers are stored and multiplied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Single precision throughout.
+    #[default]
+    F32,
+}
+
+/// What a step collects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BatchSettings {
+    /// Tasks a step.
+    pub tasks: usize,
+    /// Attempts at each task.
+    pub group_size: usize,
+    /// Tasks that may be drawn for one step, as a multiple of `tasks`, while the algorithm asks for more.
+    pub max_draws: usize,
+}
+
+impl Default for BatchSettings {
+    fn default() -> Self {
+        BatchSettings { tasks: 12, group_size: 8, max_draws: 4 }
+    }
+}
+
+/// How the policy samples while it trains. What would cut off the tail of π cannot be set: the recorded log-probability
+/// would not be that of the draw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingSettings {
+    /// Divides the logits; above 0.
+    pub temperature: f32,
+    /// Sampled tokens a turn at most.
+    pub max_tokens: usize,
+    /// Texts that end a turn.
+    pub stop: Vec<String>,
+    /// Never sample control tokens that end nothing, such as the opening of a turn.
+    pub ban_structural: bool,
+}
+
+impl Default for SamplingSettings {
+    fn default() -> Self {
+        SamplingSettings { temperature: 1.0, max_tokens: 256, stop: Vec::new(), ban_structural: true }
+    }
+}
+
+/// When and how held-out tasks are tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalSettings {
+    /// Steps between evaluations; 0 for only before and after.
+    pub every: u64,
+    /// Held-out tasks of each environment at most; 0 for no evaluation at all.
+    pub tasks: usize,
+    /// Attempts at each task.
+    pub attempts: usize,
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// Each pass@k to report; at most `attempts`.
+    pub pass_at: Vec<u64>,
+    /// Stop after this many evaluations in a row without a better score; 0 for never.
+    pub patience: u64,
+    /// Questions whose answers before and after are kept for reading.
+    pub samples: usize,
+    /// Environments tried once, before training, to tell what the untrained policy can do in another form.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub baseline: Vec<EnvSettings>,
+}
+
+impl Default for EvalSettings {
+    fn default() -> Self {
+        EvalSettings {
+            every: 0,
+            tasks: 300,
+            attempts: 1,
+            temperature: 0.0,
+            pass_at: vec![1],
+            patience: 0,
+            samples: 5,
+            baseline: Vec::new(),
+        }
+    }
+}
+
+/// What is kept of the weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointSettings {
+    /// Steps between checkpoints.
+    pub every: u64,
+    /// The newest ones kept.
+    pub keep_last: usize,
+    /// Keep the one with the best held-out accuracy beside them.
+    pub keep_best: bool,
+    /// Steps between computing how far the policy is from where it began, over the step's tokens; 0 for never.
+    pub kl_every: u64,
+}
+
+impl Default for CheckpointSettings {
+    fn default() -> Self {
+        CheckpointSettings { every: 5, keep_last: 2, keep_best: true, kl_every: 5 }
+    }
+}
+
+/// Controls for experiments: what makes a run deliberately unable to learn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Control {
+    /// Replace every training reward by a fair coin flip; evaluation stays as it is.
+    pub coin_flips: bool,
+}
+
+impl Control {
+    fn is_none(&self) -> bool {
+        *self == Control::default()
+    }
+}
+
+/// Given answers to learn from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSettings {
+    /// JSON lines, each `{"messages": […]}` or `{"prompt": …, "completion": …}`.
+    pub file: String,
+}
+
+fn default_idle() -> u64 {
+    5
+}
+
+fn default_train() -> Trainable {
+    Trainable::Lora { rank: 16, alpha: 32.0, targets: vec!["all".to_owned()] }
+}
+
+/// A run file as typed, with changes from the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunFile {
+    table: Table,
+}
+
+impl RunFile {
+    /// Parses a run file.
+    ///
+    /// - Errors: [`RunError::Settings`] with the line.
+    pub fn parse(text: &str) -> Result<RunFile, RunError> {
+        text.parse().map(|table| RunFile { table }).map_err(|e: toml::de::Error| RunError::Settings(e.to_string()))
+    }
+
+    /// Reads a run file.
+    pub fn read(path: &Path) -> Result<RunFile, RunError> {
+        let text = std::fs::read_to_string(path).map_err(|source| RunError::Io { path: path.to_owned(), source })?;
+        RunFile::parse(&text)
+    }
+
+    /// Changes one setting: `optimiser.learning_rate=1e-4`; an element of a list by its number: `env.0.seed=3`. The value is
+    /// TOML, or a plain word.
+    ///
+    /// - Errors: a change without `=`, or under something that holds no settings.
+    pub fn set(&mut self, change: &str) -> Result<(), RunError> {
+        let bad = |reason: &str| RunError::Settings(format!("cannot set `{change}`: {reason}"));
+        let (key, value) = change.split_once('=').ok_or_else(|| bad("needed `key=value`"))?;
+        let (key, value) = (key.trim(), value.trim());
+        let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+        let value = parsed.unwrap_or_else(|| Value::String(value.to_owned()));
+        let mut path: Vec<&str> = key.split('.').collect();
+        let last = path.pop().filter(|k| !k.is_empty()).ok_or_else(|| bad("the key is empty"))?;
+        let mut at = &mut self.table;
+        let mut rest = path.as_slice();
+        while let [part, tail @ ..] = rest {
+            rest = tail;
+            let next = at.entry((*part).to_owned()).or_insert_with(|| Value::Table(Table::new()));
+            at = match next {
+                Value::Table(table) => table,
+                Value::Array(list) => {
+                    let index = rest.first().and_then(|i| i.parse::<usize>().ok());
+                    let index = index.ok_or_else(|| bad(&format!("`{part}` is a list, needed a number after it")))?;
+                    rest = &rest[1..];
+                    let n = list.len();
+                    let item = list.get_mut(index).and_then(Value::as_table_mut);
+                    item.ok_or_else(|| bad(&format!("`{part}` has {n} entries, needed a number below that")))?
+                }
+                _ => return Err(bad(&format!("`{part}` is a value, needed settings"))),
+            };
+        }
+        at.insert(last.to_owned(), value);
+        Ok(())
+    }
+
+    /// Fills in every default and checks what can be checked without opening anything.
+    ///
+    /// - Errors: [`RunError::Settings`] naming the key.
+    pub fn resolve(&self) -> Result<Settings, RunError> {
+        let text = toml::to_string(&self.table).map_err(|e| RunError::Settings(e.to_string()))?;
+        let settings: Settings = toml::from_str(&text).map_err(|e| RunError::Settings(e.message().to_owned()))?;
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    /// The settings as TOML, every key there.
+    pub fn to_toml(&self) -> Result<String, RunError> {
+        toml::to_string(self).map_err(|e| RunError::Settings(e.to_string()))
+    }
+
+    fn check(&self) -> Result<(), RunError> {
+        let refuse = |text: String| Err(RunError::Settings(text));
+        let range = |key: &str, got: f64, ok: bool, needed: &str| {
+            if ok { Ok(()) } else { refuse(format!("`{key}` is {got}, needed {needed}")) }
+        };
+        let (b, s, e, c) = (&self.batch, &self.sampling, &self.eval, &self.checkpoint);
+        range("steps", self.steps as f64, self.steps >= 1, "at least 1")?;
+        range("max_idle_steps", self.max_idle_steps as f64, self.max_idle_steps >= 1, "at least 1")?;
+        range("batch.tasks", b.tasks as f64, b.tasks >= 1, "at least 1")?;
+        range("batch.group_size", b.group_size as f64, b.group_size >= 1, "at least 1")?;
+        range("batch.max_draws", b.max_draws as f64, b.max_draws >= 1, "at least 1")?;
+        let t = s.temperature;
+        let needed = "a number from 0.001 to 100: a greedy policy has no gradient";
+        range("sampling.temperature", f64::from(t), (1e-3..=100.0).contains(&t), needed)?;
+        range("sampling.max_tokens", s.max_tokens as f64, s.max_tokens >= 1, "at least 1")?;
+        range("eval.attempts", e.attempts as f64, e.attempts >= 1, "at least 1")?;
+        let t = e.temperature;
+        range("eval.temperature", f64::from(t), t == 0.0 || (1e-3..=100.0).contains(&t), "0, or 0.001 to 100")?;
+        if t == 0.0 && e.attempts > 1 {
+            return refuse(format!("`eval.attempts` is {} at temperature 0, needed 1: all would be equal", e.attempts));
+        }
+        if let Some(k) = e.pass_at.iter().find(|k| **k == 0 || **k > e.attempts as u64) {
+            return refuse(format!("`eval.pass_at` has {k}, needed 1 to the {} attempts", e.attempts));
+        }
+        range("checkpoint.every", c.every as f64, c.every >= 1, "at least 1")?;
+        range("checkpoint.keep_last", c.keep_last as f64, c.keep_last >= 1, "at least 1")?;
+        self.optimiser.check()?;
+        self.rollout.check().map_err(|e| RunError::Settings(e.to_string()))?;
+        if self.train == Trainable::Frozen {
+            return refuse("`train.kind` is `frozen`, needed `lora` or `full`".to_owned());
+        }
+        let sft = self.algorithm.name() == "sft";
+        match (&self.data, sft) {
+            (None, true) => return refuse("`sft` learns from given answers, needed `[data]`, got none".to_owned()),
+            (Some(_), false) => {
+                let name = self.algorithm.name();
+                return refuse(format!("`[data]` would be ignored by `{name}`, which learns from its own episodes"));
+            }
+            _ => {}
+        }
+        if self.env.is_empty() && (!sft || e.tasks > 0) {
+            return refuse("a run needs at least 1 `[[env]]`, got 0 (with `sft`, or `eval.tasks = 0`)".to_owned());
+        }
+        if sft && b.group_size != 1 {
+            return refuse(format!(
+                "`batch.group_size` is {}, needed 1 with `sft`: each answer stands alone",
+                b.group_size
+            ));
+        }
+        if sft && self.control.coin_flips {
+            return refuse("`control.coin_flips` would be ignored: `sft` reads no reward".to_owned());
+        }
+        let checked = self.algorithm.algorithm().check(b.group_size);
+        checked.map_err(|e| RunError::Settings(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "model = 'm'\nsteps = 2\n[algorithm]\nkind = 'grpo'\n[[env]]\nkind = 'sums'\n";
+
+    fn check(change: &str, want: Option<&str>) {
+        let mut file = RunFile::parse(SMALL).unwrap();
+        file.set(change).unwrap();
+        assert_eq!(file.resolve().err().map(|e| e.to_string()).as_deref(), want, "{change}");
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_by_name() {
+        check("seed=3", None);
+        check("steps=0", Some("`steps` is 0, needed at least 1"));
+        check(
+            "sampling.temperature=0.0",
+            Some("`sampling.temperature` is 0, needed a number from 0.001 to 100: a greedy policy has no gradient"),
+        );
+        check(
+            "sampling.top_k=5",
+            Some("unknown field `top_k`, expected one of `temperature`, `max_tokens`, `stop`, `ban_structural`"),
+        );
+        check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
+        check("precision=bf16", Some("unknown variant `bf16`, expected `f32`"));
+        check("eval.attempts=4", Some("`eval.attempts` is 4 at temperature 0, needed 1: all would be equal"));
+        check("eval.pass_at=[2]", Some("`eval.pass_at` has 2, needed 1 to the 1 attempts"));
+        check("data.file=x", Some("`[data]` would be ignored by `grpo`, which learns from its own episodes"));
+        check("algorithm.kind=sft", Some("`sft` learns from given answers, needed `[data]`, got none"));
+    }
+
+    #[test]
+    fn b4_a_group_of_one_is_refused_with_a_group_relative_algorithm() {
+        let mut file = RunFile::parse(SMALL).unwrap();
+        file.set("batch.group_size=1").unwrap();
+        let error = file.resolve().unwrap_err().to_string();
+        assert!(error.contains("grpo") && error.contains("reinforce"), "{error}");
+    }
+
+    #[test]
+    fn what_is_saved_resolves_to_itself() {
+        let mut file = RunFile::parse(SMALL).unwrap();
+        file.set("env.0.n_train=50").unwrap();
+        file.set("optimiser.learning_rate=1e-4").unwrap();
+        let settings = file.resolve().unwrap();
+        let text = settings.to_toml().unwrap();
+        assert_eq!(RunFile::parse(&text).unwrap().resolve().unwrap(), settings, "{text}");
+    }
+
+    #[test]
+    fn a_change_that_reaches_nothing_is_refused() {
+        let mut file = RunFile::parse(SMALL).unwrap();
+        for (change, want) in [
+            ("steps", "cannot set `steps`: needed `key=value`"),
+            ("env.3.seed=1", "cannot set `env.3.seed=1`: `env` has 1 entries, needed a number below that"),
+            ("steps.x=1", "cannot set `steps.x=1`: `steps` is a value, needed settings"),
+            ("=1", "cannot set `=1`: the key is empty"),
+        ] {
+            assert_eq!(file.set(change).unwrap_err().to_string(), want);
+        }
+    }
+}
