@@ -9,6 +9,8 @@ use text::Tokenizer;
 /// The chat format of a loaded model.
 pub struct Chat {
     tokenizer: Arc<Tokenizer>,
+    /// The token with which the template ends a turn, or else the first that ends one.
+    end: Option<Token>,
     /// What the template writes after a turn's end token, before the next turn opens.
     after_end: Vec<Token>,
 }
@@ -25,7 +27,13 @@ impl Chat {
         let said = closed.get(opened.len()..).filter(|_| closed.starts_with(&opened)).unwrap_or(&[]);
         let end = said.iter().rposition(|t| tokenizer.eos().contains(t));
         let after_end = end.map_or(Vec::new(), |end| said[end + 1..].to_vec());
-        Ok(Chat { tokenizer, after_end })
+        let end = end.map(|at| said[at]).or(tokenizer.eos().first().copied());
+        Ok(Chat { tokenizer, end, after_end })
+    }
+
+    /// The token that ends a turn.
+    pub fn end(&self) -> Option<Token> {
+        self.end
     }
 
     /// The tokenizer.
@@ -50,8 +58,7 @@ impl Codec for Chat {
         let Some(added) = all.strip_prefix(&before[..]) else {
             return Err("the chat template rewrites what was said, so a further turn cannot be appended".to_owned());
         };
-        let end = self.tokenizer.eos().first().copied();
-        let mut tokens: Vec<Token> = if closed { Vec::new() } else { end.into_iter().collect() };
+        let mut tokens: Vec<Token> = if closed { Vec::new() } else { self.end.into_iter().collect() };
         tokens.extend_from_slice(&self.after_end);
         tokens.extend_from_slice(added);
         Ok(tokens)

@@ -5,6 +5,7 @@
 
 pub mod codec;
 mod error;
+pub mod estimate;
 pub mod evaluate;
 pub mod open;
 pub mod post_train;
@@ -18,6 +19,7 @@ mod state;
 
 pub use codec::Chat;
 pub use error::RunError;
+pub use estimate::Estimate;
 pub use evaluate::{Evaluator, Trial};
 pub use open::{OpenError, Opened, open};
 pub use post_train::Ended;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use agent::Codec;
 use algo::Request;
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
@@ -171,9 +172,14 @@ impl Session {
         &self.recorder.writer
     }
 
-    /// Tasks that evaluations try.
-    pub fn n_held_out(&self) -> usize {
-        self.recorder.evaluator.as_ref().map_or(0, Evaluator::n_tasks)
+    /// What the run will cost on this machine, from the start.
+    pub fn estimate(&self) -> crate::Estimate {
+        let evaluator = self.recorder.evaluator.as_ref();
+        let task = evaluator.and_then(|e| e.tasks().first());
+        let n_prompt = task.and_then(|t| self.chat.open(&t.messages).ok()).map_or(0, |t| t.len());
+        let n_held_out = evaluator.map_or(0, Evaluator::n_tasks);
+        let gflops = crate::estimate::measure(self.engine.cpu());
+        crate::estimate::estimate(&self.settings, self.engine.config(), n_prompt, n_held_out, gflops)
     }
 }
 

@@ -58,7 +58,7 @@ fn group(sequence: Sequence, messages: Vec<Message>) -> Group {
 
 fn sequence(chat: &Chat, line: Line) -> Result<(Sequence, Vec<Message>), String> {
     let tokenizer = chat.tokenizer();
-    let end = *tokenizer.eos().first().ok_or("the tokenizer has no token that ends a turn")?;
+    let end = chat.end().ok_or("the tokenizer has no token that ends a turn")?;
     let mut sequence = Sequence::new();
     match line {
         Line::Plain { prompt, completion } => {

@@ -19,6 +19,7 @@ mod versions;
 pub mod adam;
 pub mod attention;
 pub mod buffer;
+pub mod ceiling;
 pub mod cpu;
 pub mod gemm;
 pub mod lanes;

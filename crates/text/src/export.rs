@@ -228,7 +228,8 @@ fn around(spec: &Spec) -> Value {
     let used = spec.before.iter().chain(&spec.after);
     let special: Map<String, Value> =
         used.map(|id| (text(id), json!({"id": text(id), "ids": [id], "tokens": [text(id)]}))).collect();
-    json!({"type": "TemplateProcessing", "single": one(0), "pair": [one(0), one(1)].concat(), "special_tokens": special})
+    let (single, pair) = (one(0), [one(0), one(1)].concat());
+    json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special})
 }
 
 fn tokenizer_config(spec: &Spec) -> Value {

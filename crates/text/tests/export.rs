@@ -1,4 +1,10 @@
 //! A tokenizer written in the other kind of file is the same tokenizer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the workspace allows these in tests; helpers outside `#[test]` are tests too"
+)]
 
 mod support;
 

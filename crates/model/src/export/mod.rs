@@ -26,7 +26,8 @@ fn must_agree(c: &Config, read: &Config, format: &str) -> Result<(), ModelError>
     let heads = |c: &Config| format!("{} and {}", c.n_heads, c.n_kv_heads);
     let flag = |on: bool| if on { "on" } else { "off" }.to_owned();
     let layers = |c: &Config| c.local.iter().map(|l| if *l { 'l' } else { 'g' }).collect::<String>();
-    let all: [(&str, &dyn Fn(&Config) -> String); 17] = [
+    type Show<'a> = &'a dyn Fn(&Config) -> String;
+    let all: [(&str, Show<'_>); 17] = [
         ("family", &|c| c.family.to_owned()),
         ("vocabulary", &|c| c.vocabulary.to_string()),
         ("width", &|c| c.width.to_string()),

@@ -8,7 +8,7 @@ use crate::Buffer;
 use crate::lanes::LANES;
 
 /// Outputs a panel holds at most: four 512-bit vectors.
-pub const PANEL: usize = 64;
+pub(super) const PANEL: usize = 64;
 
 /// A stretch of outputs with its own inputs, such as `q` in a fused `q|k|v`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,1 +1,0 @@
-//! Export to other formats.
