@@ -76,7 +76,9 @@ impl<'a> Live<'a> {
         self.bar.set_position((self.done * PARTS + inside).min(self.steps * PARTS));
         let what = match self.phase {
             Phase::Evaluating => format!("evaluating {}/{}", self.n_finished, self.n_expected),
-            Phase::Collecting => format!("step {}/{} sampling {}/{}", self.done + 1, self.steps, self.n_finished, self.n_expected),
+            Phase::Collecting => {
+                format!("step {}/{} sampling {}/{}", self.done + 1, self.steps, self.n_finished, self.n_expected)
+            }
             Phase::Learning => format!("step {}/{} learning", self.done + 1, self.steps),
             Phase::Saving => "saving".to_owned(),
         };
@@ -171,7 +173,12 @@ pub(crate) fn sentence(score: &Score) -> String {
         None => format!("{}: no tasks", score.name),
         Some(a) => format!(
             "{}: {}/{} solved, {} (95 % interval {} to {})",
-            score.name, score.solved, score.n, percent(a), percent(score.low), percent(score.high)
+            score.name,
+            score.solved,
+            score.n,
+            percent(a),
+            percent(score.low),
+            percent(score.high)
         ),
     };
     if let Some(well_formed) = score.well_formed {

@@ -132,6 +132,12 @@ impl Located {
         }
     }
 
+    /// What its base model is called: a run's own word for it, or the user's.
+    pub(crate) fn base_name(&self) -> String {
+        let named = self.learned.as_ref().and_then(|l| base_of(&l.run).ok()).map(|b| b.model);
+        named.unwrap_or_else(|| self.name.clone())
+    }
+
     /// Reads the configuration alone.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         model::load::load_config(&self.path).map_err(|e| self.about(e))

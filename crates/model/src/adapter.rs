@@ -98,7 +98,7 @@ impl Site {
         match self {
             Site::Qkv => qkv_parts(c),
             Site::GateUp => gate_up_parts(c),
-            Site::O | Site::Down => vec![0..c.width],
+            Site::O | Site::Down => std::iter::once(0..c.width).collect(),
         }
     }
 }

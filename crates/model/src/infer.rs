@@ -81,7 +81,7 @@ impl Infer {
     ///
     /// - Shapes: result `[wanted, V]`, in the order of the rows. Rows of one sequence follow each other in order.
     /// - Holds: a row's logits depend on its sequence alone.
-    /// - Errors: no room in the cache (the caller checks with [`Cache::pages_for`] first), or logits that are not finite.
+    /// - Errors: no room in the cache (the caller keeps to [`Cache::n_pages`]), or logits that are not finite.
     pub fn step(
         &mut self,
         cpu: &Cpu,

@@ -67,8 +67,7 @@ pub fn estimate(settings: &Settings, config: &Config, n_prompt: usize, n_held_ou
     let n_evals = if settings.eval.tasks == 0 {
         0
     } else {
-        2 + settings.eval.baseline.len() as u64
-            + if settings.eval.every == 0 { 0 } else { settings.steps / settings.eval.every }
+        2 + settings.eval.baseline.len() as u64 + settings.steps.checked_div(settings.eval.every).unwrap_or(0)
     };
     Estimate {
         step_s,
@@ -98,7 +97,9 @@ fn memory(settings: &Settings, config: &Config, n_prompt: usize) -> f64 {
     let a_group = n_prompt + settings.batch.group_size * settings.sampling.max_tokens;
     let rows = settings.engine.micro_batch_rows.max(a_group) as f64;
     let activations = rows * (config.n_layers * a_row) as f64;
-    let logits = (config.vocabulary * settings.engine.batch.max(settings.batch.group_size * settings.sampling.max_tokens).min(512)) as f64;
+    let logits = (config.vocabulary
+        * settings.engine.batch.max(settings.batch.group_size * settings.sampling.max_tokens).min(512))
+        as f64;
     let position = (config.n_layers * 2 * config.n_kv_heads * config.head_dim) as f64;
     let open = settings.engine.batch.min(settings.batch.tasks * settings.batch.group_size);
     let cache = position * (open * (n_prompt + settings.sampling.max_tokens).next_multiple_of(32)) as f64;

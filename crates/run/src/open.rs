@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{Config, ModelError, Params};
-use tensor::weights::{Gguf, Metadata, Weights, WeightsError};
-use text::{GgufVocabulary, TextError, Tokenizer};
+use tensor::weights::{Weights, WeightsError};
+use text::{TextError, Tokenizer};
 
 /// Why a model cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -48,32 +48,7 @@ pub fn tokenizer(path: &Path) -> Result<Tokenizer, OpenError> {
         return Ok(Tokenizer::from_folder(path)?);
     }
     match Weights::open(path)? {
-        Weights::Gguf(gguf) => Ok(Tokenizer::from_gguf(vocabulary(&gguf)?)?),
+        Weights::Gguf(gguf) => Ok(Tokenizer::from_gguf(train::export::vocabulary(gguf.metadata())?)?),
         Weights::Safetensors(_) => Ok(Tokenizer::from_folder(path.parent().unwrap_or(Path::new(".")))?),
     }
-}
-
-fn vocabulary(gguf: &Gguf) -> Result<GgufVocabulary, WeightsError> {
-    let m: &Metadata = gguf.metadata();
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| m.find(&key(name)).map(|e| e.u32()).transpose();
-    let flag = |name: &str| m.find(&key(name)).map(|e| e.bool()).transpose();
-    let text = |name: &str| m.find(name).map(|e| e.str().map(str::to_owned)).transpose();
-    Ok(GgufVocabulary {
-        model: m.str(&key("model"))?.to_owned(),
-        pre: text(&key("pre"))?,
-        tokens: m.strings(&key("tokens"))?.to_vec(),
-        token_types: m.find(&key("token_type")).map(|e| e.i32s()).transpose()?.unwrap_or_default(),
-        scores: m.find(&key("scores")).map(|e| e.f32s().map(<[f32]>::to_vec)).transpose()?.unwrap_or_default(),
-        merges: m.find(&key("merges")).map(|e| e.strings().map(<[String]>::to_vec)).transpose()?.unwrap_or_default(),
-        bos: id("bos_token_id")?,
-        eos: id("eos_token_id")?,
-        eot: id("eot_token_id")?,
-        unk: id("unknown_token_id")?,
-        pad: id("padding_token_id")?,
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
-        add_space_prefix: flag("add_space_prefix")?,
-        chat_template: text("tokenizer.chat_template")?,
-    })
 }

@@ -1,5 +1,12 @@
 //! Whole runs of a tiny model: golden bits, resume, controls, and faults put in on purpose.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests stop where something is wrong and print what they measure"
+)]
+
 mod tiny;
 
 use std::path::PathBuf;
@@ -138,6 +145,7 @@ fn nothing_that_only_uses_the_machine_changes_a_bit() {
         ("one row", &["engine.batch=1", "engine.prompt_rows=1"][..]),
         ("small chunks", &["engine.batch=3", "engine.prompt_rows=7"][..]),
         ("micro", &["engine.micro_batch_rows=1"][..]),
+        ("recompute", &["engine.recompute=true"][..]),
         ("little cache", &["engine.cache_mb=1"][..]),
         ("one grader", &["rollout.graders=1"][..]),
     ] {
@@ -187,7 +195,9 @@ fn j1_a_run_stopped_anywhere_and_resumed_ends_in_the_same_bits() {
         };
         let place = Place::new();
         let whole = place.run("whole", cpu(Isa::best(), 1), train);
-        for (phase, after) in [(Phase::Evaluating, 0), (Phase::Evaluating, 1), (Phase::Collecting, 0), (Phase::Collecting, 4)] {
+        for (phase, after) in
+            [(Phase::Evaluating, 0), (Phase::Evaluating, 1), (Phase::Collecting, 0), (Phase::Collecting, 4)]
+        {
             let name = format!("{kind} {phase:?} {after}");
             let cancel = AtomicBool::new(false);
             let mut session = place.start(&name, cpu(Isa::best(), 2), train, &cancel).unwrap();
@@ -293,7 +303,11 @@ fn h12_machine_settings_aside_every_setting_changes_the_run() {
         "control.coin_flips=false",
         "env.0.seed=3",
     ] {
-        let got = fingerprint(&place.run(&change.replace(['=', '\'', '[', ']'], "_"), cpu(Isa::best(), 2), &["steps=4", change, "max_idle_steps=9"]));
+        let got = fingerprint(&place.run(
+            &change.replace(['=', '\'', '[', ']'], "_"),
+            cpu(Isa::best(), 2),
+            &["steps=4", change, "max_idle_steps=9"],
+        ));
         assert_ne!(got, want, "`{change}` changed nothing");
     }
 }
@@ -311,7 +325,8 @@ fn b6_steps_without_a_spread_move_nothing_are_counted_and_end_the_run() {
     let run = RunDir::read(&place.path("run")).unwrap();
     assert_eq!(column(&run, "skipped"), [1.0; 3]);
     assert_eq!(column(&run, "n_updates"), [0.0; 3]);
-    let weights = |step| store::hash_file(&run.checkpoints().at(step).unwrap().path.join("weights.safetensors")).unwrap();
+    let weights =
+        |step| store::hash_file(&run.checkpoints().at(step).unwrap().path.join("weights.safetensors")).unwrap();
     assert_eq!(weights(1), weights(2), "no weight moved");
 }
 
@@ -355,12 +370,19 @@ fn d4_d5_only_what_the_policy_would_say_is_trained_with_one_end_token() {
     let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
         {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]}"#;
     std::fs::write(place.path("data.jsonl"), line.replace('\n', " ")).unwrap();
-    let sft = ["algorithm={ kind = 'sft' }", "data={ file = 'data.jsonl' }", "batch={ tasks = 1, group_size = 1 }", "control={}", "steps=1"];
+    let sft = [
+        "algorithm={ kind = 'sft' }",
+        "data={ file = 'data.jsonl' }",
+        "batch={ tasks = 1, group_size = 1 }",
+        "control={}",
+        "steps=1",
+    ];
     let run = place.run("run", cpu(Isa::best(), 1), &sft);
     let groups = run.episodes(1).unwrap();
     let sequence = &groups[0].episodes[0].sequences[0];
     let tokenizer = run::open::tokenizer(&place.path("model")).unwrap();
-    let sampled: Vec<u32> = sequence.tokens().iter().zip(sequence.sampled()).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
+    let sampled: Vec<u32> =
+        sequence.tokens().iter().zip(sequence.sampled()).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
     assert_eq!(tokenizer.decode(&sampled, false), "bc<|im_end|>e<|im_end|>");
     // E3: the separator after an end token is there, and not trained.
     assert_eq!(
@@ -375,7 +397,12 @@ fn a_data_file_with_a_bad_line_names_it() {
     let place = Place::new();
     std::fs::write(place.path("data.jsonl"), "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": 3}\n").unwrap();
     let cancel = AtomicBool::new(false);
-    let sft = ["algorithm={ kind = 'sft' }", "data={ file = 'data.jsonl' }", "batch={ tasks = 1, group_size = 1 }", "control={}"];
+    let sft = [
+        "algorithm={ kind = 'sft' }",
+        "data={ file = 'data.jsonl' }",
+        "batch={ tasks = 1, group_size = 1 }",
+        "control={}",
+    ];
     let error = place.start("run", cpu(Isa::best(), 1), &sft, &cancel).err().unwrap().to_string();
     let path = place.path("data.jsonl");
     let want = format!(

@@ -6,7 +6,7 @@
 /// 1.5 · 2²³: adding it rounds a small float to the nearest integer (ties to even) in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts; the high part has few enough bits that `n` times it is exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Below this `exp` is 0: the result would be denormal, which hardware paths may flush.
 const LOWEST: f32 = -87.0;

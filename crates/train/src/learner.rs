@@ -13,7 +13,7 @@ impl Learner for Engine {
         self.check_batch(batch)?;
         let (params, adapter) = (&self.params, self.adapter.as_ref());
         let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
-        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config));
+        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         forward(trainer, &given, batch, &self.settings)
     }
 
@@ -26,7 +26,7 @@ impl Learner for Engine {
         }
         let (params, adapter) = (&self.params, self.adapter.as_ref());
         let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
-        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config));
+        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         let result = accumulate(trainer, &given, batch, &self.settings, &mut self.grads, loss);
         if result.is_err() {
             optimiser::clear(&mut self.grads);
@@ -60,7 +60,7 @@ impl Learner for Engine {
             Some(Reference::Adapter(adapter)) => (&self.params, adapter.as_ref()),
         };
         let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
-        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config));
+        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         forward(trainer, &given, batch, &self.settings)
     }
 }

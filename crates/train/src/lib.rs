@@ -1,6 +1,6 @@
 //! The embedded engine: one set of weights that samples, learns and is saved.
 //!
-//! [`Engine`] answers `policy`'s traits. Sampling ([`sampler`]) and training ([`learner`]) run the same code of `model`
+//! [`Engine`] answers `policy`'s traits. Sampling (`sampler`) and training (`learner`) run the same code of `model`
 //! over the same weights, so that an episode's recorded log-probabilities are, to the bit, what training computes.
 
 mod checkpoint;

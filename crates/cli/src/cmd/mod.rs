@@ -31,6 +31,7 @@ commands! {
     init => Init;
     train => Train;
     eval => Eval;
+    export => Export;
     sample => Sample;
     logprobs => Logprobs;
     models => Models;

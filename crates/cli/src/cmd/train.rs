@@ -102,7 +102,9 @@ pub(crate) fn start(
 fn checkpoint(name: &str, settings: &Settings, context: &Context) -> Result<PathBuf, Failure> {
     let located = context.locate(name)?;
     let Some(learned) = located.learned else {
-        return Err(Failure::bad(format!("`--from {name}` is a model, needed RUN@STEP")).hint("set `model` in the run file"));
+        return Err(
+            Failure::bad(format!("`--from {name}` is a model, needed RUN@STEP")).hint("set `model` in the run file")
+        );
     };
     if learned.trainable != settings.train {
         let how = |t: &train::Trainable| serde_json::to_string(t).unwrap_or_default();
@@ -113,7 +115,8 @@ fn checkpoint(name: &str, settings: &Settings, context: &Context) -> Result<Path
 }
 
 fn dry_run(settings: &Settings, base: &Path, from: Option<&str>, context: &Context) -> Done {
-    let scratch = tempfile::tempdir().map_err(|e| Failure::failed("cannot make a temporary folder").why(e.to_string()))?;
+    let scratch =
+        tempfile::tempdir().map_err(|e| Failure::failed("cannot make a temporary folder").why(e.to_string()))?;
     let model = context.models().resolve(&settings.model)?;
     let from = from.map(|name| checkpoint(name, settings, context)).transpose()?;
     let folder = scratch.path().join("run");

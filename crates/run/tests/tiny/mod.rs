@@ -1,5 +1,12 @@
 //! A model small enough for tests, as a Hugging Face folder: random weights, one token a byte, ChatML.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests stop where something is wrong and print what they measure"
+)]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -84,7 +91,8 @@ fn weights(path: &Path, seed: u64) {
     let mut shapes: Vec<(String, Vec<usize>, f64)> =
         vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, WIDTH], 0.6)];
     for l in 0..LAYERS {
-        let mut layer = |name: &str, shape: Vec<usize>, scale: f64| shapes.push((format!("model.layers.{l}.{name}"), shape, scale));
+        let mut layer =
+            |name: &str, shape: Vec<usize>, scale: f64| shapes.push((format!("model.layers.{l}.{name}"), shape, scale));
         layer("input_layernorm.weight", vec![WIDTH], 0.0);
         layer("post_attention_layernorm.weight", vec![WIDTH], 0.0);
         layer("self_attn.q_proj.weight", vec![HEADS * head, WIDTH], 0.3);
@@ -107,7 +115,8 @@ fn weights(path: &Path, seed: u64) {
             (0..n).map(|i| if *scale == 0.0 { 1.0 } else { value(i) as f32 }).collect()
         })
         .collect();
-    let tensors = shapes.iter().zip(&values).map(|((name, shape, _), v)| OutTensor::new(name.clone(), shape.clone(), v));
+    let tensors =
+        shapes.iter().zip(&values).map(|((name, shape, _), v)| OutTensor::new(name.clone(), shape.clone(), v));
     let mut file = File::create(path).unwrap();
     write_safetensors(path, &mut file, tensors, &BTreeMap::from([("format".to_owned(), "pt".to_owned())])).unwrap();
 }
