@@ -26,6 +26,8 @@ const STEPS: &[Step] = &[
     step("xtask-test", "tests of these checks", xtask_test),
     step("fuzz", "short fuzzing, where the tools are", fuzz),
     step("model", "the real model for the tests", model),
+    step("quickstart", "the quickstart shortened, where the model is", quickstart),
+    step("kernels", "products as a share of this machine's ceiling", kernels),
     step("test", "all tests", test),
 ];
 
@@ -69,6 +71,29 @@ fn doc(shell: &Shell<'_>) -> Result<(), String> {
 
 fn xtask_test(shell: &Shell<'_>) -> Result<(), String> {
     shell.cargo(&["test", "--package", "xtask"], &[])
+}
+
+/// Three steps and twenty held-out tasks: that the command works on the real model, not that it learns.
+fn quickstart(shell: &Shell<'_>) -> Result<(), String> {
+    let installed = shell.cargo(&["run", "--release", "--quiet", "--", "models", "info", "smollm2-135m"], &[]);
+    if installed.is_err() {
+        println!("ci: quickstart skipped: the model is not there");
+        return Ok(());
+    }
+    let out = shell.root.join("target/ci-quickstart");
+    if out.exists() {
+        std::fs::remove_dir_all(&out).map_err(|e| format!("cannot remove `{}`: {e}", out.display()))?;
+    }
+    let out = out.display().to_string();
+    let short = ["--set", "steps=3", "--set", "eval.tasks=20"];
+    let command = ["run", "--release", "--quiet", "--", "quickstart", "--json", "--out", &out];
+    shell.cargo(&[&command[..], &short].concat(), &[])
+}
+
+fn kernels(shell: &Shell<'_>) -> Result<(), String> {
+    let command =
+        ["run", "--release", "--quiet", "--package", "surefoot-tensor", "--example", "kernels", "--", "--check"];
+    shell.cargo(&command, &[])
 }
 
 /// Seconds for each target: long enough to find what a change has just broken. The same entry points run with seeds in

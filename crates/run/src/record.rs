@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use algo::Signals;
 use episode::{Group, Outcome, Sequence, Token};
-use eval::{Answer, Answers, EvalLine, Question};
+use eval::{Answer, Answers, EvalLine, Question, Score};
 use loss::Sums;
 use policy::{Policy, Under, UpdateOutcome, lag, values};
 use serde_json::{Map, Value, json};
@@ -96,20 +96,20 @@ impl Recorder {
         if state.step == 0 {
             for index in 0..self.baselines.len() {
                 let name = self.baselines[index].0.clone();
-                if self.has_line(0, &name)? {
+                if self.line(0, &name)?.is_some() {
                     continue;
                 }
                 let trial = self.baselines[index].1.run(&name, policy, progress, cancel)?;
                 self.write_score(0, &trial, progress)?;
             }
-            self.evaluate(policy, state, true, progress, cancel)?;
+            self.evaluate(policy, state, progress, cancel)?;
         }
         Ok(())
     }
 
-    fn has_line(&self, step: u64, name: &str) -> Result<bool, RunError> {
+    fn line(&self, step: u64, name: &str) -> Result<Option<Score>, RunError> {
         let lines: Vec<EvalLine> = self.writer.read_lines(EVALS)?;
-        Ok(lines.iter().any(|l| l.step == step && l.score.name == name))
+        Ok(lines.into_iter().find(|l| l.step == step && l.score.name == name).map(|l| l.score))
     }
 
     fn write_score(&mut self, step: u64, trial: &Trial, progress: &mut dyn Progress) -> Result<(), RunError> {
@@ -123,20 +123,21 @@ impl Recorder {
         &mut self,
         policy: &mut dyn Policy,
         state: &mut State,
-        keep_answers: bool,
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
     ) -> Result<(), RunError> {
         let Some(evaluator) = &self.evaluator else { return Ok(()) };
-        if self.has_line(state.step, HELD_OUT)? {
-            return Ok(());
-        }
-        let trial = evaluator.run(HELD_OUT, policy, progress, cancel)?;
-        if keep_answers {
-            self.keep_answers(state.step, &trial)?;
-        }
-        self.write_score(state.step, &trial, progress)?;
-        if let Some(accuracy) = trial.score.accuracy {
+        // It is there already when a run was stopped between its first evaluation and its first checkpoint.
+        let score = match self.line(state.step, HELD_OUT)? {
+            Some(score) => score,
+            None => {
+                let trial = evaluator.run(HELD_OUT, policy, progress, cancel)?;
+                self.keep_answers(state.step, &trial)?;
+                self.write_score(state.step, &trial, progress)?;
+                trial.score
+            }
+        };
+        if let Some(accuracy) = score.accuracy {
             state.note(accuracy);
             self.newest = Some((state.step, accuracy));
             self.summary.best_score = state.best;
@@ -215,7 +216,7 @@ impl Recorder {
         let last = state.step == settings.steps;
         let due = settings.eval.every > 0 && state.step.is_multiple_of(settings.eval.every);
         if due || last {
-            self.evaluate(policy, state, true, progress, cancel)?;
+            self.evaluate(policy, state, progress, cancel)?;
         }
         let patience = settings.eval.patience;
         let early = patience > 0 && state.worse >= patience;

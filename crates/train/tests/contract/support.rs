@@ -1,0 +1,277 @@
+//! The tiny models of every family, engines over them, and a desk that hands out jobs and keeps what comes back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use episode::random::Stream;
+use episode::{StopReason, Token};
+use model::{Adapter, Config, Params};
+use policy::{AdamStep, Batch, Checkpoint, Job, Jobs, PolicyError, Sampled, Sampler, Sampling, TrainSequence};
+use surefoot_train::{Engine, EngineSettings, Trainable};
+use tensor::{Cpu, Isa};
+
+pub(crate) const FAMILIES: [&str; 8] =
+    ["llama", "llama_linear", "smollm2", "qwen2", "qwen2_yarn", "qwen3", "gemma3", "gemma3_linear"];
+
+/// Every token of a test lies below this, the smallest vocabulary of the families.
+pub(crate) const VOCABULARY: u64 = 48;
+
+/// One family's tiny model.
+pub(crate) struct Tiny {
+    pub(crate) name: &'static str,
+    pub(crate) config: Config,
+    pub(crate) params: Params,
+    pub(crate) adapter: Adapter,
+}
+
+impl Tiny {
+    pub(crate) fn load(name: &'static str) -> Tiny {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name);
+        let (config, params) = model::load(&folder).unwrap();
+        let adapter = model::peft::load(&folder.join("adapter"), &config).unwrap();
+        Tiny { name, config, params, adapter }
+    }
+
+    /// An engine with all weights to train, or with the family's adapter on and that to train.
+    pub(crate) fn engine(&self, adapted: bool, machine: &Machine) -> Engine {
+        let weights = (self.config.clone(), self.params.clone());
+        let mut engine =
+            Engine::new(machine.cpu(), weights, None, self.trainable(adapted), machine.settings.clone(), 1).unwrap();
+        if adapted {
+            engine.set_adapter(self.adapter.clone()).unwrap();
+        }
+        engine
+    }
+
+    pub(crate) fn trainable(&self, adapted: bool) -> Trainable {
+        let Adapter { rank, alpha, .. } = self.adapter;
+        if adapted { Trainable::Lora { rank, alpha, targets: vec!["all".to_owned()] } } else { Trainable::Full }
+    }
+}
+
+/// Every family, bare and with its adapter on: the cases that tests go through.
+pub(crate) fn everywhere(mut check: impl FnMut(&Tiny, bool, &str)) {
+    for name in FAMILIES {
+        let tiny = Tiny::load(name);
+        for adapted in [false, true] {
+            check(&tiny, adapted, &format!("{name}, {}", if adapted { "adapted" } else { "bare" }));
+        }
+    }
+}
+
+/// How the work is done; none of it may change a bit.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    pub(crate) isa: Isa,
+    pub(crate) n_threads: usize,
+    pub(crate) settings: EngineSettings,
+}
+
+impl Machine {
+    pub(crate) fn new(change: impl Fn(&mut EngineSettings)) -> Machine {
+        let mut settings = EngineSettings { cache_mb: 16, ..EngineSettings::default() };
+        change(&mut settings);
+        Machine { isa: Isa::best(), n_threads: 2, settings }
+    }
+
+    pub(crate) fn plain() -> Machine {
+        Machine::new(|_| ())
+    }
+
+    pub(crate) fn cpu(&self) -> Cpu {
+        Cpu::new(self.isa, self.n_threads).unwrap()
+    }
+}
+
+/// Every vector set of this processor with 1, 2 and 3 threads.
+pub(crate) fn machines() -> Vec<Machine> {
+    let of = |isa| (1..=3).map(move |n_threads| Machine { isa, n_threads, ..Machine::plain() });
+    Isa::available().into_iter().flat_map(of).collect()
+}
+
+/// Reproducible tokens; prompts of one seed are beginnings of each other.
+pub(crate) fn tokens(seed: u64, n: usize) -> Vec<Token> {
+    let stream = Stream::new("tokens", &[seed]);
+    (0..n as u64).map(|i| stream.below(i, VOCABULARY) as Token).collect()
+}
+
+pub(crate) fn job(id: u64, prompt: &[Token], sampling: &Sampling) -> Job {
+    Job { id, prompt: prompt.into(), sampling: Arc::new(sampling.clone()), stream: Stream::new("sample", &[id]) }
+}
+
+/// One of each way to draw.
+pub(crate) fn samplings() -> Vec<Sampling> {
+    let plain = |temperature| Sampling::plain(temperature, 8, Vec::new());
+    let banned = vec![3, 17, 2];
+    vec![
+        plain(1.0),
+        plain(0.7),
+        Sampling { banned: banned.clone(), ..plain(1.3) },
+        Sampling { top_k: Some(5), ..plain(1.0) },
+        Sampling { top_p: Some(0.8), ..plain(0.9) },
+        Sampling { min_p: Some(0.1), banned: banned.clone(), ..plain(1.0) },
+        Sampling { stop_tokens: (4..16).collect(), ..plain(1.0) },
+        Sampling { banned, ..plain(0.0) },
+        Sampling { top_k: Some(12), top_p: Some(0.9), min_p: Some(0.02), ..plain(1.5) },
+    ]
+}
+
+/// Prompts around the size of a page (32), nested, forked and apart.
+pub(crate) fn prompts() -> Vec<Vec<Token>> {
+    let fork = |n: usize, seed, m| [tokens(1, n), tokens(seed, m)].concat();
+    let mut all: Vec<Vec<Token>> = [1, 31, 32, 33, 64, 65, 70].map(|n| tokens(1, n)).into();
+    all.extend([tokens(2, 5), tokens(3, 32), fork(40, 4, 7), fork(32, 5, 33), tokens(6, 2)]);
+    all
+}
+
+/// Sixty-four jobs over all of them.
+pub(crate) fn crowd() -> Vec<Job> {
+    let (prompts, samplings) = (prompts(), samplings());
+    let one = |i: usize| {
+        let sampling = Sampling { max_tokens: 2 + i % 9, ..samplings[(i + i / 12) % samplings.len()].clone() };
+        job(i as u64, &prompts[i % prompts.len()], &sampling)
+    };
+    (0..64).map(one).collect()
+}
+
+/// What a job came to, its numbers as bits.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) logp: Vec<u32>,
+    pub(crate) logp_t1: Vec<u32>,
+    pub(crate) stop: StopReason,
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Hands out jobs in order and keeps what comes back.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub(crate) waiting: VecDeque<Job>,
+    pub(crate) done: BTreeMap<u64, Said>,
+    pub(crate) failed: BTreeMap<u64, String>,
+    pub(crate) versions: Vec<u32>,
+    /// Raises the flag after this many token positions.
+    pub(crate) cancel_after: Option<usize>,
+    pub(crate) n_positions: usize,
+}
+
+impl Desk {
+    pub(crate) fn of(jobs: &[Job]) -> Desk {
+        Desk { waiting: jobs.to_vec().into(), ..Desk::default() }
+    }
+}
+
+impl Jobs for Desk {
+    fn next(&mut self) -> Option<Job> {
+        self.waiting.pop_front()
+    }
+
+    fn done(&mut self, got: Sampled) {
+        let Sampled { id, tokens, logp, logp_t1, stop, version } = got;
+        let said = Said { tokens, logp: bits(&logp), logp_t1: bits(&logp_t1), stop };
+        assert!(self.done.insert(id, said).is_none(), "job {id} came back twice");
+        self.versions.push(version);
+    }
+
+    fn failed(&mut self, id: u64, error: PolicyError) {
+        assert!(self.failed.insert(id, error.to_string()).is_none(), "job {id} failed twice");
+    }
+
+    fn progress(&mut self, _: usize) {
+        self.n_positions += 1;
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel_after.is_some_and(|n| self.n_positions >= n)
+    }
+}
+
+/// Samples jobs that all succeed; results in the order of the jobs.
+pub(crate) fn sample(engine: &mut Engine, jobs: &[Job]) -> Vec<Said> {
+    let mut desk = Desk::of(jobs);
+    engine.sample(&mut desk).unwrap();
+    assert_eq!(desk.failed, BTreeMap::new());
+    let missing = |id| format!("job {id} never came back");
+    jobs.iter().map(|j| desk.done.remove(&j.id).unwrap_or_else(|| panic!("{}", missing(j.id)))).collect()
+}
+
+/// Samples every job in a call of its own.
+pub(crate) fn sample_alone(engine: &mut Engine, jobs: &[Job]) -> Vec<Said> {
+    jobs.iter().flat_map(|j| sample(engine, std::slice::from_ref(j))).collect()
+}
+
+pub(crate) fn same(got: &[Said], want: &[Said], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert_eq!(got, want, "job {i}, {what}");
+    }
+}
+
+/// A sequence to train on, owned.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) trained: Vec<bool>,
+}
+
+impl Line {
+    /// A prompt and what was said after it.
+    pub(crate) fn new(prompt: &[Token], said: &[Token]) -> Line {
+        let trained = (0..prompt.len() + said.len()).map(|i| i >= prompt.len()).collect();
+        Line { tokens: [prompt, said].concat(), trained }
+    }
+}
+
+/// A batch at some temperature with some tokens banned.
+pub(crate) fn batch<'a>(groups: &'a [Vec<Line>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
+    let one = |l: &'a Line| TrainSequence { tokens: &l.tokens, trained: &l.trained };
+    Batch { groups: groups.iter().map(|g| g.iter().map(one).collect()).collect(), temperature, banned }
+}
+
+/// Groups of every shape: shared prompts around a page, none in common, one sequence, twins, two turns, and a sequence
+/// that trains nothing.
+pub(crate) fn groups() -> Vec<Vec<Line>> {
+    let samples = |prompt: usize, seed: u64, lengths: &[usize]| -> Vec<Line> {
+        let said = |(i, n): (usize, &usize)| Line::new(&tokens(seed, prompt), &tokens(100 + seed * 10 + i as u64, *n));
+        lengths.iter().enumerate().map(said).collect()
+    };
+    let two_turns = |seed| {
+        let mut line = Line::new(&tokens(seed, 6), &tokens(seed + 1, 9));
+        line.trained[9..12].fill(false);
+        line
+    };
+    let mut idle = samples(64, 5, &[3, 4, 2]);
+    idle[1].trained.fill(false);
+    vec![
+        samples(33, 1, &[5, 1, 8]),
+        samples(1, 2, &[3, 7]),
+        samples(9, 3, &[6]),
+        vec![Line::new(&tokens(31, 4), &tokens(32, 4)), Line::new(&tokens(33, 7), &tokens(34, 2))],
+        idle,
+        vec![two_turns(41), two_turns(41), two_turns(43)],
+        samples(32, 6, &[2, 2, 2, 40]),
+        samples(31, 7, &[33, 1]),
+    ]
+}
+
+/// A move that changes what is trained.
+pub(crate) fn step() -> AdamStep {
+    AdamStep { learning_rate: 1e-2, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1, clip_norm: 1.0 }
+}
+
+/// Every file of a checkpoint.
+pub(crate) fn saved(engine: &Engine) -> BTreeMap<String, Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    engine.save(folder.path()).unwrap();
+    read_folder(folder.path())
+}
+
+pub(crate) fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |path: PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap());
+    std::fs::read_dir(folder).unwrap().map(|e| read(e.unwrap().path())).collect()
+}
