@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     step("clippy", "lints on every target", clippy),
     step("doc", "documentation without warnings", doc),
     step("xtask-test", "tests of these checks", xtask_test),
+    step("faults", "tests turn red when they must", faults),
     step("fuzz", "short fuzzing, where the tools are", fuzz),
     step("model", "the real model for the tests", model),
     step("quickstart", "the quickstart shortened, where the model is", quickstart),
@@ -96,6 +97,10 @@ fn kernels(shell: &Shell<'_>) -> Result<(), String> {
     shell.cargo(&command, &[])
 }
 
+fn faults(shell: &Shell<'_>) -> Result<(), String> {
+    crate::faults::run(shell.root)
+}
+
 /// Seconds for each target: long enough to find what a change has just broken. The same entry points run with seeds in
 /// the ordinary tests.
 const FUZZ_SECONDS: u32 = 10;
@@ -154,8 +159,8 @@ pub(crate) fn run(root: &Path, only: &[&str]) -> Result<(), String> {
 }
 
 /// Where commands run.
-struct Shell<'a> {
-    root: &'a Path,
+pub(crate) struct Shell<'a> {
+    pub(crate) root: &'a Path,
 }
 
 impl Shell<'_> {
@@ -190,7 +195,7 @@ impl Shell<'_> {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
-    fn command(&self, program: &str, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.root).stdin(Stdio::null());
         // `cargo xtask` runs inside Cargo, whose choice of toolchain and package must not reach the steps.

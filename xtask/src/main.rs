@@ -1,8 +1,9 @@
-//! The workspace's own checks: `cargo xtask tidy`, `cargo xtask floors`, `cargo xtask ci`.
+//! The workspace's own checks: `cargo xtask tidy`, `cargo xtask floors`, `cargo xtask faults`, `cargo xtask ci`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod ci;
+mod faults;
 mod floors;
 mod tidy;
 
@@ -13,6 +14,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   tidy        compare the tree with the rules of the house
   floors      print the table of crates for ARCHITECTURE.md
+  faults      build with faults put in on purpose; the tests named for them must fail
   ci [STEP…]  run everything that CI runs, in its order, or only the named steps";
 
 fn main() -> ExitCode {
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["tidy"] => tidy::run(&root()),
         ["floors"] => tidy::Tree::read(&root()).map(|tree| print!("{}", floors::table(&tree.crate_names()))),
+        ["faults"] => faults::run(&root()),
         ["ci", steps @ ..] => ci::run(&root(), steps),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

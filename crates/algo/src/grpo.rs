@@ -26,7 +26,7 @@
 //! when the step begins with a correction.
 //!
 //! Watch: the share of groups without a spread (they teach nothing), entropy, `clip_share`. The loss is near 0 at a ratio
-//! of 1 because advantages are centred; `dlogp_norm` and `abs_advantage` say whether anything is learned.
+//! of 1 because advantages are centred; `dlogp_norm` and `advantage_abs_mean` say whether anything is learned.
 
 use episode::Group;
 use loss::{Correction, Loss, PolicyGradient, Term};

@@ -245,7 +245,9 @@ impl Judged for RunError {
         match self {
             RunError::Store(inner) => Judged::hint(inner),
             RunError::Audit { .. } => Some("`surefoot env check` runs the same audit alone".to_owned()),
-            RunError::Settings(_) => Some("`surefoot init` writes a run file with every setting explained".to_owned()),
+            RunError::Settings(_) => Some(
+                "`docs/run-file.md` lists every setting; `surefoot init` writes a run file to begin with".to_owned(),
+            ),
             _ => None,
         }
     }

@@ -3,6 +3,11 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad input, 130
 //! interrupted.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "these comments are help texts, in which brackets mark what may be left out"
+)]
+
 mod args;
 mod cmd;
 mod context;

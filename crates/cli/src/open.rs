@@ -177,7 +177,7 @@ impl Located {
     ) -> Result<Engine, Failure> {
         let trainable = match (&self.learned, trainable) {
             // An engine that holds the run's adapter but is never asked to train allocates nothing for training.
-            (Some(learned), Trainable::Frozen) => learned.trainable.clone(),
+            (Some(learned), Trainable::Frozen {}) => learned.trainable.clone(),
             (Some(learned), asked) if asked != learned.trainable => {
                 let how = |t: &Trainable| serde_json::to_string(t).unwrap_or_default();
                 let (needed, got) = (how(&learned.trainable), how(&asked));

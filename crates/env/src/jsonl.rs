@@ -4,6 +4,7 @@
 //! grader), `"gold_reply"` (a reply that deserves full marks, for the audit; without it a `gold` that is a text or a number
 //! is taken) and `"meta"` (any JSON, kept with the episodes).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use episode::{Message, Role, Task};
@@ -85,6 +86,24 @@ impl Line {
     }
 }
 
+/// Reads a task file from memory and grades an empty and an odd reply to each task: for fuzzing.
+///
+/// - Holds: whatever the bytes are, it returns.
+pub fn fuzz(bytes: &[u8]) -> Result<(), EnvError> {
+    let tasks = crate::tasks::parse(Path::new("fuzz"), bytes, |line: Line| line.task("fuzz"), &mut BTreeMap::new())?;
+    for task in &tasks {
+        let gold = task.gold.to_string();
+        for reply in ["", &gold, gold_reply(task).as_deref().unwrap_or("\\boxed{1,2}")] {
+            let _ = (
+                crate::answer::last_number(reply),
+                crate::answer::final_answer(reply),
+                crate::answer::is_only_number(reply),
+            );
+        }
+    }
+    Ok(())
+}
+
 const GOLD_REPLY: &str = "gold_reply";
 
 pub(crate) fn gold_reply(task: &Task) -> Option<String> {
@@ -98,6 +117,31 @@ pub(crate) fn gold_reply(task: &Task) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use episode::random::Stream;
+
+    /// Twenty thousand broken task files: bytes changed, cut out, doubled.
+    #[test]
+    fn broken_task_files_never_panic() {
+        let whole = br#"{"prompt": "a", "gold": 4}
+{"messages": [{"role": "user", "content": "2 + 2"}], "gold": "1,234.5", "gold_reply": "4", "meta": {"l": [1]}}
+"#;
+        let stream = Stream::new("broken tasks", &[]);
+        let mut n_read = 0;
+        for case in 0..20_000_u64 {
+            let mut bytes = whole.to_vec();
+            for change in 0..1 + case % 4 {
+                let at = stream.below(case * 16 + change * 4, bytes.len() as u64) as usize;
+                match stream.below(case * 16 + change * 4 + 1, 3) {
+                    0 => bytes[at] = stream.bits(case * 16 + change * 4 + 2) as u8,
+                    1 => drop(bytes.drain(at..(at + 3).min(bytes.len()))),
+                    _ => bytes.insert(at, b"{}[]\",:0\\\xff"[case as usize % 10]),
+                }
+            }
+            n_read += u32::from(super::fuzz(&bytes).is_ok());
+        }
+        assert!((100..19_000).contains(&n_read), "{n_read} of 20000 were still task files");
+    }
+
     use super::*;
     use std::collections::BTreeSet;
 

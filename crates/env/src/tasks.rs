@@ -77,6 +77,16 @@ fn read_file<L: DeserializeOwned>(
     seen: &mut BTreeMap<TaskId, (PathBuf, usize)>,
 ) -> Result<Vec<Task>, EnvError> {
     let bytes = std::fs::read(path).map_err(|source| EnvError::File { path: path.to_owned(), source })?;
+    parse(path, &bytes, make, seen)
+}
+
+/// The tasks in a file's bytes; `path` is for messages.
+pub(crate) fn parse<L: DeserializeOwned>(
+    path: &Path,
+    bytes: &[u8],
+    make: impl Fn(L) -> Result<Task, String>,
+    seen: &mut BTreeMap<TaskId, (PathBuf, usize)>,
+) -> Result<Vec<Task>, EnvError> {
     let mut tasks = Vec::new();
     for (index, line) in bytes.split(|b| *b == b'\n').enumerate() {
         if line.trim_ascii().is_empty() {

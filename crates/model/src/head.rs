@@ -1,6 +1,7 @@
 //! From the last norm to a distribution over the vocabulary: values, derivatives and draws.
 
 use tensor::gemm::{linear, linear_back, weight_grad};
+use tensor::rows::first_not_finite;
 use tensor::vocab::{BANNED, Normaliser, Target, draw, logits_back, most_likely, normalise, temper};
 use tensor::{Buffer, Cpu, Isa, Panels, Term};
 
@@ -75,10 +76,10 @@ pub struct Drawn {
 /// - Holds: `logp` is under all of π, whatever top-k, top-p and min-p cut off.
 /// - Errors: a row that is not finite is `None`.
 pub fn draw_row(isa: Isa, z: &mut [f32], how: &Draw<'_>) -> Option<Drawn> {
-    let plain = normalise(isa, z);
-    if !plain.log_sum.is_finite() {
+    if first_not_finite(isa, z).is_some() {
         return None;
     }
+    let plain = normalise(isa, z);
     if how.tempering.is_none() {
         let token = pick(isa, z, &plain, how);
         let logp = plain.log_probability(token.1);
@@ -268,6 +269,8 @@ mod tests {
 
     #[test]
     fn a_row_that_is_not_finite_draws_nothing() {
-        assert_eq!(draw_row(Isa::best(), &mut [0.0, f32::NAN, 1.0], &how(0.5)), None);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(draw_row(Isa::best(), &mut [0.0, bad, 1.0], &how(0.5)), None);
+        }
     }
 }

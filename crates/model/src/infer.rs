@@ -1,7 +1,7 @@
 //! Rows of many sequences through the model at once: prompts being read and tokens being sampled are the same work.
 
 use tensor::attention::paged;
-use tensor::rows::{first_not_finite, rms_norm, scale};
+use tensor::rows::{rms_norm, scale};
 use tensor::{Buffer, Cpu};
 
 use crate::block::{self, Kept, Pass, Work};
@@ -80,8 +80,8 @@ impl Infer {
     /// Runs rows through the model, each extending its sequence by one position; gives the wanted rows' raw logits.
     ///
     /// - Shapes: result `[wanted, V]`, in the order of the rows. Rows of one sequence follow each other in order.
-    /// - Holds: a row's logits depend on its sequence alone.
-    /// - Errors: no room in the cache (the caller keeps to [`Cache::n_pages`]), or logits that are not finite.
+    /// - Holds: a row's logits depend on its sequence alone, and so does whether they are finite.
+    /// - Errors: no room in the cache (the caller keeps to [`Cache::n_pages`]).
     pub fn step(
         &mut self,
         cpu: &Cpu,
@@ -127,13 +127,6 @@ impl Infer {
         }
         let logits = self.logits.reserve(wanted.len() * v);
         head::logits(cpu, params.head(), wanted.len(), h, logits);
-        if let Some(at) = first_not_finite(cpu.isa(), logits) {
-            return Err(ModelError::Tensor {
-                tensor: "logits".to_owned(),
-                needed: "finite numbers".to_owned(),
-                got: format!("`{}` for token {}", logits[at], at % v),
-            });
-        }
         Ok(logits)
     }
 }

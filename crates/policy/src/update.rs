@@ -90,6 +90,9 @@ pub fn update_batch(
         let packed = pack(&chosen, batch.temperature, batch.banned);
         learner.forward_backward(&packed, &mut |index, values| {
             let ChosenGroup { group, sequences, .. } = &chosen[index];
+            // Only in the builds of `cargo xtask faults`, whose tests must fail: the smallest micro-batch is a group.
+            #[cfg(surefoot_fault = "divides_per_micro_batch")]
+            let totals = Totals::count(sequences.iter().map(|(sequence, ..)| sequence.sampled()));
             let failed = |source| PolicyError::Loss { group: *group, source };
             let found = evaluate(loss, &totals, sequences, values).map_err(failed)?;
             let grads = found.rows.iter();

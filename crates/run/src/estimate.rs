@@ -56,8 +56,8 @@ pub fn estimate(settings: &Settings, config: &Config, n_prompt: usize, n_held_ou
     // A multiply and an add a weight and row.
     let pass = 2.0 * (rows * layers + sampled * head);
     let passes = match settings.train {
-        Trainable::Full => 4.0,
-        Trainable::Lora { .. } | Trainable::Frozen => 3.0,
+        Trainable::Full {} => 4.0,
+        Trainable::Lora { .. } | Trainable::Frozen {} => 3.0,
     };
     let rate = gflops * 1e9 * EFFICIENCY;
     let step_s = pass * passes / rate;
@@ -85,12 +85,13 @@ fn memory(settings: &Settings, config: &Config, n_prompt: usize) -> f64 {
     let weights = config.n_weights() as f64;
     let head = (config.vocabulary * config.width) as f64;
     let learning = match &settings.train {
-        Trainable::Frozen => 0.0,
+        Trainable::Frozen {} => 0.0,
         // Gradient, two moments, and the head's own accumulator where it is tied.
-        Trainable::Full => 3.0 * weights + if config.tied { head } else { 0.0 },
+        Trainable::Full {} => 3.0 * weights + if config.tied { head } else { 0.0 },
         Trainable::Lora { rank, .. } => {
-            let linear = config.qkv_width() + 2 * config.width + config.attention_width() + 5 * config.ffn;
-            4.0 * (config.n_layers * rank * (linear + 4 * config.width)) as f64
+            // Every linear layer's inputs and outputs: q, k, v, o, gate, up, down.
+            let sides = config.qkv_width() + 7 * config.width + config.attention_width() + 3 * config.ffn;
+            4.0 * (config.n_layers * rank * sides) as f64
         }
     };
     let a_row = 4 * config.width + config.qkv_width() + config.attention_width() + 2 * config.ffn;

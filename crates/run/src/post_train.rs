@@ -11,6 +11,9 @@ use crate::record::StepRecord;
 use crate::source::Source;
 use crate::{Progress, Recorder, RunError, Settings, State};
 
+/// Tasks drawn for one step at most, as a multiple of those wanted, while the algorithm asks for more.
+const MOST_DRAWS: usize = 4;
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -48,9 +51,16 @@ pub fn post_train(
         }
         let (groups, cursor) = collected?;
         let timer = timer.collected();
-        let (signals, outcomes) = learn(policy, settings, &groups, state, step)?;
-        let record =
-            StepRecord { step, groups: &groups, signals: &signals, outcomes: &outcomes, banned: &state.banned, timer };
+        let (signals, outcomes, learning_rate) = learn(policy, settings, &groups, state, step)?;
+        let record = StepRecord {
+            step,
+            groups: &groups,
+            signals: &signals,
+            outcomes: &outcomes,
+            learning_rate,
+            banned: &state.banned,
+            timer,
+        };
         recorder.step(policy, settings, record, progress)?;
         policy.publish().map_err(|source| RunError::Policy { step, source })?;
         state.advance(step, cursor, &outcomes);
@@ -78,7 +88,7 @@ fn collect(
     cancel: &AtomicBool,
 ) -> Result<(Vec<Group>, u64), RunError> {
     let algorithm = settings.algorithm.algorithm();
-    let (wanted, most) = (settings.batch.tasks, settings.batch.tasks * settings.batch.max_draws);
+    let (wanted, most) = (settings.batch.tasks, settings.batch.tasks * MOST_DRAWS);
     let (mut kept, mut missing, mut drawn) = (Vec::new(), wanted, 0);
     while missing > 0 && drawn < most {
         let n = missing.min(most - drawn);
@@ -106,7 +116,7 @@ fn learn(
     groups: &[Group],
     state: &State,
     step: u64,
-) -> Result<(Signals, Vec<UpdateOutcome>), RunError> {
+) -> Result<(Signals, Vec<UpdateOutcome>, f64), RunError> {
     let algorithm = settings.algorithm.algorithm();
     let failed = |source| RunError::Policy { step, source };
     let mut answers = Answers::new();
@@ -127,7 +137,7 @@ fn learn(
         }
     }
     let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut learning_rate) = (Vec::new(), 0.0);
     let batches = signals.plan.batches(groups.len());
     let planned = settings.steps * batches.len().max(1) as u64;
     for range in batches {
@@ -139,7 +149,8 @@ fn learn(
         };
         let done = state.n_updates + outcomes.iter().filter(|o: &&UpdateOutcome| o.report.is_some()).count() as u64;
         let adam = settings.optimiser.step(done, planned);
+        learning_rate = adam.learning_rate;
         outcomes.push(update_batch(policy.learner(), &batch, &signals.loss, Some(&adam)).map_err(failed)?);
     }
-    Ok((signals, outcomes))
+    Ok((signals, outcomes, learning_rate))
 }

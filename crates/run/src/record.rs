@@ -61,6 +61,8 @@ pub struct StepRecord<'a> {
     pub signals: &'a Signals,
     /// What the updates did.
     pub outcomes: &'a [UpdateOutcome],
+    /// Learning rate of the last update.
+    pub learning_rate: f64,
     /// Tokens removed from π.
     pub banned: &'a [Token],
     /// How long it took.
@@ -174,8 +176,9 @@ impl Recorder {
         record: StepRecord<'_>,
         progress: &mut dyn Progress,
     ) -> Result<(), RunError> {
-        let StepRecord { step, groups, signals, outcomes, banned, timer } = record;
+        let StepRecord { step, groups, signals, outcomes, learning_rate, banned, timer } = record;
         let mut metrics = metrics(groups, signals, outcomes, policy.version());
+        metrics.insert("learning_rate".to_owned(), learning_rate.into());
         let every = settings.checkpoint.kl_every;
         if every > 0 && step.is_multiple_of(every) && settings.data.is_none() {
             metrics.insert("kl_start".to_owned(), kl_to_start(policy, settings, banned, groups, step)?.into());

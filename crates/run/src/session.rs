@@ -119,12 +119,14 @@ impl Session {
         let from = stored.from_path.as_deref();
         let mut parts = Parts::open(&settings, model, &stored.base, from, cpu, progress, cancel)?;
         let manifest = parts.manifest(model, &stored.base, from, &toml)?;
+        let text = |from: &Option<String>| from.clone().unwrap_or_else(|| "the model's own weights".to_owned());
         for (what, was, is) in [
             ("program version", &stored.version, &manifest.version),
             ("weights", &stored.weights, &manifest.weights),
             ("tokenizer", &stored.tokenizer, &manifest.tokenizer),
             ("data", &stored.data, &manifest.data),
             ("settings", &stored.settings, &manifest.settings),
+            ("start", &text(&stored.from), &text(&manifest.from)),
         ] {
             if was != is {
                 return Err(refuse(format!("its {what} is not what it began with: needed `{was}`, got `{is}`")));
@@ -288,6 +290,8 @@ impl Parts {
     }
 
     fn manifest(&self, model: &Path, base: &Path, from: Option<&Path>, toml: &str) -> Result<Manifest, RunError> {
+        let absolute =
+            |path: &Path| std::path::absolute(path).map_err(|source| RunError::Io { path: path.to_owned(), source });
         let hash = |path: &Path| if path.is_dir() { hash_folder(path) } else { hash_file(path) };
         Ok(Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -296,8 +300,8 @@ impl Parts {
             data: self.data.clone(),
             settings: hash_bytes(toml.as_bytes()),
             from: from.map(hash).transpose()?,
-            base: std::path::absolute(base).map_err(|source| RunError::Io { path: base.to_owned(), source })?,
-            from_path: from.map(Path::to_owned),
+            base: absolute(base)?,
+            from_path: from.map(absolute).transpose()?,
         })
     }
 

@@ -82,13 +82,11 @@ pub struct BatchSettings {
     pub tasks: usize,
     /// Attempts at each task.
     pub group_size: usize,
-    /// Tasks that may be drawn for one step, as a multiple of `tasks`, while the algorithm asks for more.
-    pub max_draws: usize,
 }
 
 impl Default for BatchSettings {
     fn default() -> Self {
-        BatchSettings { tasks: 12, group_size: 8, max_draws: 4 }
+        BatchSettings { tasks: 12, group_size: 8 }
     }
 }
 
@@ -282,7 +280,6 @@ impl Settings {
         range("max_idle_steps", self.max_idle_steps as f64, self.max_idle_steps >= 1, "at least 1")?;
         range("batch.tasks", b.tasks as f64, b.tasks >= 1, "at least 1")?;
         range("batch.group_size", b.group_size as f64, b.group_size >= 1, "at least 1")?;
-        range("batch.max_draws", b.max_draws as f64, b.max_draws >= 1, "at least 1")?;
         let t = s.temperature;
         let needed = "a number from 0.001 to 100: a greedy policy has no gradient";
         range("sampling.temperature", f64::from(t), (1e-3..=100.0).contains(&t), needed)?;
@@ -299,8 +296,10 @@ impl Settings {
         range("checkpoint.every", c.every as f64, c.every >= 1, "at least 1")?;
         range("checkpoint.keep_last", c.keep_last as f64, c.keep_last >= 1, "at least 1")?;
         self.optimiser.check()?;
+        let turns = self.rollout.turns;
+        range("rollout.turns", turns as f64, turns == 1, "1: no environment here has a second turn")?;
         self.rollout.check().map_err(|e| RunError::Settings(e.to_string()))?;
-        if self.train == Trainable::Frozen {
+        if matches!(self.train, Trainable::Frozen {}) {
             return refuse("`train.kind` is `frozen`, needed `lora` or `full`".to_owned());
         }
         let sft = self.algorithm.name() == "sft";
@@ -333,6 +332,29 @@ impl Settings {
 mod tests {
     use super::*;
 
+    /// Ten thousand broken run files: bytes changed, cut out, doubled.
+    #[test]
+    fn broken_run_files_never_panic() {
+        use episode::random::Stream;
+        let whole = include_str!("../../../configs/quickstart.toml").as_bytes();
+        let stream = Stream::new("broken run files", &[]);
+        let mut n_read = 0;
+        for case in 0..10_000_u64 {
+            let mut bytes = whole.to_vec();
+            for change in 0..1 + case % 4 {
+                let at = stream.below(case * 16 + change * 4, bytes.len() as u64) as usize;
+                match stream.below(case * 16 + change * 4 + 1, 3) {
+                    0 => bytes[at] = stream.bits(case * 16 + change * 4 + 2) as u8,
+                    1 => drop(bytes.drain(at..(at + 3).min(bytes.len()))),
+                    _ => bytes.insert(at, b"{}[]\"=.0#\n"[case as usize % 10]),
+                }
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            n_read += u32::from(RunFile::parse(&text).and_then(|f| f.resolve()).is_ok());
+        }
+        assert!((100..9_900).contains(&n_read), "{n_read} of 10000 were still run files");
+    }
+
     const SMALL: &str = "model = 'm'\nsteps = 2\n[algorithm]\nkind = 'grpo'\n[[env]]\nkind = 'sums'\n";
 
     fn check(change: &str, want: Option<&str>) {
@@ -353,6 +375,8 @@ mod tests {
             "sampling.top_k=5",
             Some("unknown field `top_k`, expected one of `temperature`, `max_tokens`, `stop`, `ban_structural`"),
         );
+        check("train={ kind = 'full', rank = 4 }", Some("unknown field `rank`, there are no fields"));
+        check("rollout.turns=2", Some("`rollout.turns` is 2, needed 1: no environment here has a second turn"));
         check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
         check("precision=bf16", Some("unknown variant `bf16`, expected `f32`"));
         check("eval.attempts=4", Some("`eval.attempts` is 4 at temperature 0, needed 1: all would be equal"));

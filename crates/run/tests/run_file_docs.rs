@@ -85,7 +85,7 @@ impl Sample {
     fn keys(&self, path: &[String], names: BTreeSet<String>) -> Keys {
         let mut keys = Keys::new();
         for name in names {
-            let path = [path, &[name.clone()]].concat();
+            let path = [path, std::slice::from_ref(&name)].concat();
             let default = find(&self.resolved, &path).cloned();
             if let (Some(Value::Table(table)), false) = (&default, FREE.contains(&name.as_str())) {
                 let own = table.keys().cloned().chain(self.known(&path)).collect();

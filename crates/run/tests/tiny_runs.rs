@@ -157,7 +157,7 @@ fn nothing_that_only_uses_the_machine_changes_a_bit() {
 }
 
 #[test]
-fn the_first_update_of_a_step_has_ratio_one_and_mismatch_zero_exactly() {
+fn c13_c15_c17_the_first_update_of_a_step_has_ratio_one_and_mismatch_zero_exactly() {
     let place = Place::new();
     let run = place.run("run", cpu(Isa::best(), 2), &["sampling.temperature=0.7"]);
     assert_eq!(column(&run, "kl_mismatch"), [0.0; 10]);
@@ -166,6 +166,30 @@ fn the_first_update_of_a_step_has_ratio_one_and_mismatch_zero_exactly() {
     assert_eq!(column(&run, "n_updates"), [2.0; 10]);
     assert!(column(&run, "grad_norm").iter().all(|g| *g > 0.0));
     assert!(column(&run, "kl_start")[9] > 0.0, "ten steps moved the policy");
+}
+
+#[test]
+fn d8_h10_lengths_and_truncations_are_those_of_the_recorded_tokens() {
+    let place = Place::new();
+    let run = place.run("run", cpu(Isa::best(), 2), &["steps=3"]);
+    for step in 1..=3 {
+        let groups = run.episodes(step).unwrap();
+        let episodes: Vec<_> = groups.iter().flat_map(|g| &g.episodes).collect();
+        assert_eq!(episodes.len(), 16, "4 tasks of 4 attempts, neither more nor fewer");
+        let longest = episodes.iter().map(|e| e.n_sampled()).max().unwrap();
+        assert!(longest <= 8, "{longest} tokens where 8 are the limit");
+        assert_eq!(column(&run, "length_max")[step as usize - 1], longest as f64);
+        let cut = episodes.iter().filter(|e| e.stop.is_truncation()).count();
+        assert_eq!(column(&run, "truncated_share")[step as usize - 1], cut as f64 / 16.0);
+        for e in &episodes {
+            let s = &e.sequences[0];
+            let trained: usize = s.sampled().iter().filter(|t| **t).count();
+            // D2, D5: what was sampled is trained to its last token, the stop token included, and nothing else is.
+            assert!(s.sampled()[s.len() - trained..].iter().all(|t| *t), "the sampled tokens come last");
+            let ends = s.tokens()[s.len() - 1];
+            assert_eq!([256, 258].contains(&ends), !e.stop.is_truncation(), "{ends} {:?}", e.stop);
+        }
+    }
 }
 
 /// Raises a flag when a run comes to some point.

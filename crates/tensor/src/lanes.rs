@@ -79,6 +79,19 @@ mod tests {
     }
 
     #[test]
+    fn the_tree_folds_halves_and_no_other_way() {
+        let l: [f32; LANES] = std::array::from_fn(|i| ((i * 7 + 3) % 16) as f32 / 3.0 + (i as f32).exp2());
+        let eighths: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
+        let quarters: [f32; 4] = std::array::from_fn(|i| eighths[i] + eighths[i + 4]);
+        let want = (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
+        assert_eq!(tree(l).to_bits(), want.to_bits());
+        // The values tell the orders apart.
+        let up = l.iter().sum::<f32>();
+        let down = l.iter().rev().sum::<f32>();
+        assert!(up != want && down != want && up != down, "{up} {want} {down}");
+    }
+
+    #[test]
     fn max_and_dot_of_any_length() {
         for n in 0..40 {
             let x: Vec<f32> = (0..n).map(|i| i as f32).collect();

@@ -27,9 +27,12 @@ pub struct Normaliser {
 impl Normaliser {
     /// Log-probability of a token with this scaled logit.
     ///
-    /// - Holds: finite and at most 0 for a token that is not banned.
+    /// - Holds: finite and at most 0 for a token that is not banned; of a row that holds a NaN or an infinity it is not
+    ///   finite, so that nothing is learned from it.
     pub fn log_probability(&self, z: f32) -> f32 {
-        ((f64::from(z) - self.log_sum) as f32).min(0.0)
+        let value = (f64::from(z) - self.log_sum) as f32;
+        // Not `min`, which turns a NaN into 0: the log-probability of a certain token.
+        if value > 0.0 { 0.0 } else { value }
     }
 }
 
@@ -93,8 +96,9 @@ versioned! {
 pub fn normalise(isa: crate::Isa, z: &[f32]) -> Normaliser {
     let (max, sum, moment) = sums(isa, z);
     let log = math::ln(f64::from(sum));
-    // −0.0 and rounding below 0 both mean a distribution on one token.
-    let entropy = (log - f64::from(moment) / f64::from(sum)).max(0.0);
+    let entropy = log - f64::from(moment) / f64::from(sum);
+    // −0.0 and rounding below 0 both mean a distribution on one token. Not `max`, which turns a NaN into 0.
+    let entropy = if entropy <= 0.0 { 0.0 } else { entropy };
     Normaliser { max, sum, log_sum: f64::from(max) + log, entropy }
 }
 
@@ -184,6 +188,22 @@ mod tests {
             assert!((got.log_sum - lse).abs() < 2e-6 * (1.0 + n as f64 / 1e4), "{n}: {} {lse}", got.log_sum);
             assert!((got.entropy - entropy).abs() < 2e-5, "{n}: {} {entropy}", got.entropy);
         }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_has_no_finite_log_probability() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            for n in [3, 40] {
+                let mut z = logits(n, 2);
+                z[1] = bad;
+                let row = normalise(Isa::best(), &z);
+                assert!(z.iter().all(|z| !row.log_probability(*z).is_finite()), "{bad} among {n}");
+                assert!(row.entropy.is_nan(), "{bad} among {n}");
+            }
+        }
+        let mut z = logits(40, 2);
+        z[1] = f32::NEG_INFINITY;
+        assert!(normalise(Isa::best(), &z).entropy.is_nan(), "0 times infinity");
     }
 
     #[test]

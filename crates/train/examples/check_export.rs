@@ -61,7 +61,7 @@ fn cpu() -> Result<Cpu, Box<dyn Error>> {
 
 fn engine(path: &Path, adapter: Option<&str>) -> Result<Engine, Box<dyn Error>> {
     let settings = EngineSettings { cache_mb: 1, ..EngineSettings::default() };
-    let mut engine = Engine::new(cpu()?, model::load(path)?, None, Trainable::Frozen, settings, 0)?;
+    let mut engine = Engine::new(cpu()?, model::load(path)?, None, Trainable::Frozen {}, settings, 0)?;
     if let Some(folder) = adapter {
         engine.set_adapter(model::peft::load(Path::new(folder), engine.config())?)?;
     }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use model::block::Grads;
 use model::params::Slot;
 use model::{Adapter, Config, Params, Target};
 use policy::{Checkpoint, PolicyError};
@@ -100,26 +101,40 @@ fn write(path: &Path, c: &Config, tensors: &dyn Tensors) -> Result<(), PolicyErr
     out.flush().map_err(failed)
 }
 
-fn read(path: &Path, c: &Config, tensors: &mut dyn Tensors) -> Result<(), PolicyError> {
-    let bad = |e: tensor::weights::WeightsError| as_policy(path)(e.into());
-    let source = Safetensors::open(path).map_err(bad)?;
-    let list = tensors.list(c);
-    for (name, shape, key) in &list {
-        let got = source.shape(name).map_err(bad)?;
-        if got != shape {
-            let reason = format!("tensor `{name}`: needed shape {shape:?}, got {got:?}");
-            return Err(PolicyError::Checkpoint { path: path.to_owned(), reason });
+/// A file that was read once and holds exactly the tensors of a policy, every value a finite number.
+struct Checked {
+    source: Safetensors,
+    list: Vec<(String, Vec<usize>, Key)>,
+}
+
+impl Checked {
+    fn open(path: &Path, c: &Config, like: &dyn Tensors) -> Result<Checked, PolicyError> {
+        let bad = |e: tensor::weights::WeightsError| as_policy(path)(e.into());
+        let unfit = |reason: String| PolicyError::Checkpoint { path: path.to_owned(), reason };
+        let source = Safetensors::open(path).map_err(bad)?;
+        let list = like.list(c);
+        for (name, shape, _) in &list {
+            let got = source.shape(name).map_err(bad)?;
+            if got != shape {
+                return Err(unfit(format!("tensor `{name}`: needed shape {shape:?}, got {got:?}")));
+            }
+            source.read_f32(name, &mut vec![0.0; shape.iter().product()]).map_err(bad)?;
         }
-        let mut values = vec![0.0; shape.iter().product()];
-        source.read_f32(name, &mut values).map_err(bad)?;
-        tensors.set(c, *key, &values);
+        match source.names().into_iter().find(|n| !list.iter().any(|(name, ..)| name == n)) {
+            None => Ok(Checked { source, list }),
+            Some(extra) => Err(unfit(format!("tensor `{extra}` is not part of this policy"))),
+        }
     }
-    match source.names().into_iter().find(|n| !list.iter().any(|(name, ..)| name == n)) {
-        None => Ok(()),
-        Some(extra) => {
-            let reason = format!("tensor `{extra}` is not part of this policy");
-            Err(PolicyError::Checkpoint { path: path.to_owned(), reason })
+
+    /// Sets the tensors: the file's second reading, so that a bad one is known before anything is set.
+    fn set(self, c: &Config, tensors: &mut dyn Tensors) -> Result<(), PolicyError> {
+        for (name, shape, key) in &self.list {
+            let mut values = vec![0.0; shape.iter().product()];
+            let read = self.source.read_f32(name, &mut values);
+            read.map_err(|e| as_policy(self.source.path())(e.into()))?;
+            tensors.set(c, *key, &values);
         }
+        Ok(())
     }
 }
 
@@ -130,28 +145,34 @@ impl Engine {
         Config { norm_plus_one: false, ..self.config.clone() }
     }
 
+    /// What a checkpoint holds the weights of.
+    fn stored(&self) -> &dyn Tensors {
+        match &self.adapter {
+            Some(adapter) => adapter,
+            None => &self.params,
+        }
+    }
+
+    fn stored_mut(&mut self) -> &mut dyn Tensors {
+        match &mut self.adapter {
+            Some(adapter) => adapter,
+            None => &mut self.params,
+        }
+    }
+
     /// Reads only the weights of a checkpoint, to sample from or to start a new run from them.
+    ///
+    /// - Errors: as for [`Checkpoint::load`]; then the engine is as it was.
     pub fn load_weights(&mut self, folder: &Path) -> Result<(), PolicyError> {
         let c = self.exact();
-        let path = folder.join(WEIGHTS);
-        match (&self.trainable, &mut self.adapter) {
-            (Trainable::Full, _) | (Trainable::Frozen, None) => read(&path, &c, &mut self.params),
-            (_, Some(adapter)) => read(&path, &c, adapter),
-            (Trainable::Lora { .. }, None) => {
-                Err(PolicyError::Unsupported("a low-rank engine always has its adapter".to_owned()))
-            }
-        }
+        Checked::open(&folder.join(WEIGHTS), &c, self.stored())?.set(&c, self.stored_mut())
     }
 }
 
 impl Checkpoint for Engine {
     fn save(&self, folder: &Path) -> Result<(), PolicyError> {
         let c = self.exact();
-        let weights: &dyn Tensors = match &self.adapter {
-            Some(adapter) => adapter,
-            None => &self.params,
-        };
-        write(&folder.join(WEIGHTS), &c, weights)?;
+        write(&folder.join(WEIGHTS), &c, self.stored())?;
         match &self.moments {
             None => {}
             Some(Moments::Full(m)) => {
@@ -169,33 +190,36 @@ impl Checkpoint for Engine {
         std::fs::write(&path, text).map_err(|source| PolicyError::Io { path, source })
     }
 
+    /// Holds: everything is read and checked before anything is set, so that after an error the engine is as it was.
     fn load(&mut self, folder: &Path) -> Result<(), PolicyError> {
         let path = folder.join(STATE);
         let bytes = std::fs::read(&path).map_err(|source| PolicyError::Io { path: path.clone(), source })?;
         let bad = |reason: String| PolicyError::Checkpoint { path: path.clone(), reason };
         let state: State = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
         if state.trainable != self.trainable {
-            return Err(bad(format!("needed {:?}, got {:?}", self.trainable, state.trainable)));
+            let show = |t: &Trainable| serde_json::to_string(t).expect("names and numbers always serialise");
+            return Err(bad(format!("needed `{}`, got `{}`", show(&self.trainable), show(&state.trainable))));
         }
-        self.load_weights(folder)?;
         let c = self.exact();
-        self.moments = None;
-        if folder.join(FIRST).exists()
-            && let Some((grads, mut moments)) = optimiser::start(&self.config, &self.trainable, self.adapter.as_ref())
-        {
-            match &mut moments {
-                Moments::Full(m) => {
-                    read(&folder.join(FIRST), &c, &mut m.0)?;
-                    read(&folder.join(SECOND), &c, &mut m.1)?;
+        let weights = Checked::open(&folder.join(WEIGHTS), &c, self.stored())?;
+        // Only a policy that was never updated may lack moments.
+        let wanted = state.n_updates > 0 || folder.join(FIRST).exists();
+        let started = optimiser::start(&self.config, &self.trainable, self.adapter.as_ref()).filter(|_| wanted);
+        let (grads, moments) = match started {
+            None => (Grads::default(), None),
+            Some((grads, mut moments)) => {
+                let (first, second): (&mut dyn Tensors, &mut dyn Tensors) = match &mut moments {
+                    Moments::Full(m) => (&mut m.0, &mut m.1),
+                    Moments::Adapter(m) => (&mut m.0, &mut m.1),
+                };
+                for (file, tensors) in [(FIRST, first), (SECOND, second)] {
+                    Checked::open(&folder.join(file), &c, &*tensors)?.set(&c, tensors)?;
                 }
-                Moments::Adapter(m) => {
-                    read(&folder.join(FIRST), &c, &mut m.0)?;
-                    read(&folder.join(SECOND), &c, &mut m.1)?;
-                }
+                (grads, Some(moments))
             }
-            (self.grads, self.moments) = (grads, Some(moments));
-        }
-        self.n_updates = state.n_updates;
+        };
+        weights.set(&c, self.stored_mut())?;
+        (self.grads, self.moments, self.n_updates) = (grads, moments, state.n_updates);
         Ok(())
     }
 }

@@ -19,9 +19,9 @@ use crate::optimiser::Moments;
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trainable {
     /// None: the engine only samples and scores.
-    Frozen,
+    Frozen {},
     /// All of them.
-    Full,
+    Full {},
     /// Low-rank adapters beside frozen weights.
     Lora {
         /// Rank r.
@@ -33,7 +33,7 @@ pub enum Trainable {
     },
 }
 
-/// How the engine uses the machine; none of it changes a result.
+/// How the engine uses the machine; none of it changes a bit, but for `share_prompts`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
@@ -135,7 +135,7 @@ impl Engine {
             return Err(EngineError::Vocabulary { tokenizer: t.vocab_size(), model: config.vocabulary });
         }
         let adapter = match &trainable {
-            Trainable::Frozen | Trainable::Full => None,
+            Trainable::Frozen {} | Trainable::Full {} => None,
             Trainable::Lora { rank, alpha, targets } => {
                 Some(Adapter::fresh(&config, *rank, *alpha, &parse_targets(targets)?, seed)?)
             }
@@ -178,15 +178,20 @@ impl Engine {
 
     /// Puts an adapter on, in place of the one there.
     ///
-    /// - Errors: an adapter of another rank or other targets than the one being trained.
+    /// - Errors: an adapter of another rank, alpha or targets than the one being trained, or any where the weights
+    ///   themselves are: a checkpoint holds one or the other, and a resumed run would make something else of it.
     pub fn set_adapter(&mut self, adapter: Adapter) -> Result<(), EngineError> {
-        if let (Trainable::Lora { .. }, Some(own)) = (&self.trainable, &self.adapter)
-            && (own.rank, &own.targets) != (adapter.rank, &adapter.targets)
-        {
-            let show = |a: &Adapter| {
-                format!("rank {} on {:?}", a.rank, a.targets.iter().map(|t| t.name()).collect::<Vec<_>>())
-            };
-            return Err(EngineError::Setting { key: "adapter", got: show(&adapter), needed: show(own) });
+        let show = |a: &Adapter| {
+            let targets: Vec<&str> = a.targets.iter().map(|t| t.name()).collect();
+            format!("rank {}, alpha {} on {}", a.rank, a.alpha, targets.join(", "))
+        };
+        let needed = match (&self.trainable, &self.adapter) {
+            (Trainable::Full {}, _) => Some("none, since all weights are trained".to_owned()),
+            (Trainable::Lora { .. }, Some(own)) => Some(show(own)).filter(|own| *own != show(&adapter)),
+            _ => None,
+        };
+        if let Some(needed) = needed {
+            return Err(EngineError::Setting { key: "adapter", got: show(&adapter), needed });
         }
         self.adapter = Some(adapter);
         Ok(())
@@ -195,7 +200,7 @@ impl Engine {
     /// Number of weights that learn.
     pub fn n_trainable(&self) -> usize {
         match (&self.trainable, &self.adapter) {
-            (Trainable::Full, _) => self.config.n_weights(),
+            (Trainable::Full {}, _) => self.config.n_weights(),
             (Trainable::Lora { .. }, Some(a)) => a.n_weights(&self.config),
             _ => 0,
         }

@@ -46,8 +46,8 @@ impl Learner for Engine {
 
     fn keep_reference(&mut self) -> Result<(), PolicyError> {
         self.reference = Some(match self.trainable {
-            Trainable::Full => Reference::Full(Box::new(self.params.clone())),
-            Trainable::Lora { .. } | Trainable::Frozen => Reference::Adapter(self.adapter.clone()),
+            Trainable::Full {} => Reference::Full(Box::new(self.params.clone())),
+            Trainable::Lora { .. } | Trainable::Frozen {} => Reference::Adapter(self.adapter.clone()),
         });
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(crate) enum Moments {
 /// Gradient and moments of what is trained, as zeros; nothing when frozen.
 pub(crate) fn start(config: &Config, trainable: &Trainable, adapter: Option<&Adapter>) -> Option<(Grads, Moments)> {
     match (trainable, adapter) {
-        (Trainable::Full, _) => {
+        (Trainable::Full {}, _) => {
             let zeros = |head| Params::zeroed(config, head);
             let grads = Grads { params: Some(zeros(true)), adapter: None };
             Some((grads, Moments::Full(Box::new((zeros(false), zeros(false))))))

@@ -150,16 +150,23 @@ impl<'t> Floor<'_, 't> {
         longest.div_ceil(PAGE)
     }
 
+    /// Pages promised to the open jobs, and those of prompts being read, which hold their own beside them.
+    fn promised(&self) -> (usize, usize) {
+        let waiting = self.prompts.iter().flat_map(|p| &p.waiting);
+        let open = self.slots.iter().map(|s| &s.job).chain(waiting).map(|j| self.pages(j)).sum();
+        (open, self.prompts.iter().map(|p| p.tokens.len().div_ceil(PAGE)).sum())
+    }
+
+    /// Pages of finished prompts.
+    fn kept(&self) -> usize {
+        self.ready.iter().map(|r| r.tokens.len().div_ceil(PAGE)).sum()
+    }
+
     /// Whether every job that is open, and this one, can grow to its end; finished prompts are dropped to make room.
     fn has_room(&mut self, job: &Job) -> bool {
-        let waiting = self.prompts.iter().flat_map(|p| &p.waiting);
-        let open: usize = self.slots.iter().map(|s| &s.job).chain(waiting).map(|j| self.pages(j)).sum();
-        // A prompt being read holds its own pages beside those of the jobs that wait for it.
-        let reading: usize = self.prompts.iter().map(|p| p.tokens.len().div_ceil(PAGE)).sum();
+        let (open, reading) = self.promised();
         let needed = open + reading + self.pages(job) + job.prompt.len().div_ceil(PAGE);
-        let limit = self.engine.cache.n_pages();
-        let kept = |ready: &VecDeque<Ready>| ready.iter().map(|r| r.tokens.len().div_ceil(PAGE)).sum::<usize>();
-        while needed + kept(&self.ready) > limit {
+        while needed + self.kept() > self.engine.cache.n_pages() {
             match self.ready.pop_front() {
                 Some(old) => self.engine.cache.release(old.sequence),
                 // A lone job may have the whole cache.
@@ -294,12 +301,18 @@ impl<'t> Floor<'_, 't> {
             }
             self.ready.push_back(ready);
         }
-        while self.ready.len() > KEPT_PROMPTS {
-            if let Some(old) = self.ready.pop_front() {
-                self.engine.cache.release(old.sequence);
-            }
-        }
+        self.keep_prompts();
         Ok(n_drawn)
+    }
+
+    /// Drops finished prompts, the least recently used first, until few are left and the open jobs can grow to their ends:
+    /// a job that was let in alone may need the page that its own prompt ends on.
+    fn keep_prompts(&mut self) {
+        let (open, reading) = self.promised();
+        while self.ready.len() > KEPT_PROMPTS || open + reading + self.kept() > self.engine.cache.n_pages() {
+            let Some(old) = self.ready.pop_front() else { return };
+            self.engine.cache.release(old.sequence);
+        }
     }
 
     /// Appends a drawn token; says why the slot ends, if it does.

@@ -96,6 +96,18 @@ pub const METRICS: &[Metric] = &[
         "",
         "Before clipping; steady is good, a spike marks a step worth reading, a steady climb means the learning rate is too high.",
     ),
+    metric(
+        "grad_clip_share",
+        "Updates clipped",
+        "share",
+        "Updates whose gradient was scaled down to `clip_norm`; always 1 means the limit is the real learning rate.",
+    ),
+    metric(
+        "dlogp_norm",
+        "Push",
+        "",
+        "Norm over tokens of the loss's derivative by their log-probabilities; 0 only when nothing is taught.",
+    ),
     metric("learning_rate", "Learning rate", "", "The schedule as it was run, warm-up included."),
     metric(
         "length_mean",
@@ -122,12 +134,14 @@ pub const METRICS: &[Metric] = &[
         "versions",
         "Policy versions between sampling a token and training on it; 0 is on-policy.",
     ),
-    metric("lag_max", "Largest lag", "versions", "Never above the `max_lag` of the settings."),
+    metric("lag_max", "Largest lag", "versions", "The oldest token of the step; 0 is on-policy."),
     metric("n_episodes", "Episodes", "", "Episodes collected in the step, failed ones included."),
-    metric("n_tokens", "Trained tokens", "tokens", "Sampled tokens the update averaged over."),
+    metric("n_tokens", "Sampled tokens", "tokens", "All tokens the policy sampled in the step."),
+    metric("n_updates", "Updates", "", "Optimiser moves of the step; 0 when nothing carried a signal."),
     metric("skipped", "Skipped", "", "1 when no group of the step carried a signal, so that no update was made."),
-    metric("tokens_per_s", "Speed", "tokens/s", "Tokens processed a second, wall time; falls as replies grow longer."),
+    metric("tokens_per_s", "Speed", "tokens/s", "Sampled tokens a second of the time spent collecting."),
     metric("step_s", "Step time", "s", "Wall time of the whole step, sampling and training."),
+    metric("collect_s", "Collecting time", "s", "The part of it spent sampling and grading."),
     metric("memory_mib", "Memory", "MiB", "Largest resident memory so far; a steady climb is a leak."),
 ];
 

@@ -64,7 +64,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let tokenizer = located.tokenizer()?.ok_or_else(|| located.no_tokenizer("an evaluation"))?;
     let chat = Arc::new(located.chat(&tokenizer)?);
     let settings = EngineSettings::default();
-    let mut engine = located.engine(context.cpu()?, Some(tokenizer.clone()), Trainable::Frozen, settings, 0)?;
+    let mut engine = located.engine(context.cpu()?, Some(tokenizer.clone()), Trainable::Frozen {}, settings, 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

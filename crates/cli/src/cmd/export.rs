@@ -39,7 +39,7 @@ impl Judged for train::export::ExportError {
 
 pub(crate) fn run(args: Args, context: &Context) -> Done {
     let located = context.locate(&args.model)?;
-    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen, EngineSettings::default(), 0)?;
+    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen {}, EngineSettings::default(), 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

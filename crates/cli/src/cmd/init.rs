@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Your tasks
     #[arg(long, value_name = "TASKS.jsonl")]
     tasks: Option<PathBuf>,
-    /// Tasks that are only tried, never trained on [default: a share of TASKS]
+    /// Tasks that are only tried, never trained on [default: a tenth of TASKS, chosen by content]
     #[arg(long, value_name = "FILE", requires = "tasks")]
     held_out: Option<PathBuf>,
     /// A program that grades, with its arguments
@@ -81,7 +81,7 @@ fn text(args: &Args) -> Result<String, Failure> {
             env.push_str(&format!("kind = \"{kind}\"\n# A line a task: {{\"prompt\": …, \"gold\": …}}\ntasks = {}\n", quoted(tasks)?));
             match &args.held_out {
                 Some(file) => env.push_str(&format!("held_out = {}\n", quoted(file)?)),
-                None => env.push_str("# A share of the tasks, chosen by their content, is only tried, never trained on.\n"),
+                None => env.push_str("# A tenth of the tasks, chosen by content, is only tried; `held_out = FILE` names others.\n"),
             }
             if args.grader.is_empty() {
                 env.push_str("\n# Compares the last number of the reply with `gold`. Several graders add up by weight.\n");

@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
         check_tokens(&line.value.tokens, &config, config.context).map_err(|f| f.at(line.place.clone()))?;
     }
     // Tokens are numbers here: a tokenizer is not needed.
-    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen, EngineSettings::default(), 0)?;
+    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen {}, EngineSettings::default(), 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

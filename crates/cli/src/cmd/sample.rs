@@ -124,7 +124,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let sampling = Sampling { stop_tokens: tokenizer.as_ref().map_or(Vec::new(), |t| t.eos().to_vec()), ..sampling };
     let settings = EngineSettings { batch: args.batch, ..EngineSettings::default() };
     let settings = EngineSettings { cache_mb: cache_mb(&config, &prompts, &sampling, &settings), ..settings };
-    let mut engine = located.engine(context.cpu()?, tokenizer.clone(), Trainable::Frozen, settings, args.seed)?;
+    let mut engine = located.engine(context.cpu()?, tokenizer.clone(), Trainable::Frozen {}, settings, args.seed)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

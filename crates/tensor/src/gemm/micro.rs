@@ -65,6 +65,9 @@ unsafe fn portable(t: Tile) {
                 let c = t.c.add(i * t.ldc + j).cast::<[f32; LANES]>();
                 let mut acc = if t.accumulate { c.read_unaligned() } else { [0.0; LANES] };
                 for k in 0..t.k {
+                    // Only in the builds of `cargo xtask faults`, whose tests must fail.
+                    #[cfg(surefoot_fault = "reversed_reduction")]
+                    let k = t.k - 1 - k;
                     let a = *t.a.add(i * t.lda + k);
                     let b = t.b.add(k * t.lanes + j).cast::<[f32; LANES]>().read();
                     for (acc, b) in acc.iter_mut().zip(b) {

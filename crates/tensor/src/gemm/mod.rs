@@ -1,6 +1,6 @@
 //! Matrix products whose every element is one ascending chain of fused multiply-adds.
 //!
-//! Three products, one inner kernel ([`micro`]): [`linear`] (y = x Wᵀ), [`linear_back`] (dx = dy W) and [`weight_grad`]
+//! Three products, one inner kernel (`micro`): [`linear`] (y = x Wᵀ), [`linear_back`] (dx = dy W) and [`weight_grad`]
 //! (dW += dyᵀ x). All three work on the one copy of the weights in [`Panels`]. Row blocks, panels, inner blocks and
 //! threads only decide when an element's chain is continued, never in which order.
 //!

@@ -108,7 +108,7 @@ fn a_peft_folder_holds_the_adapter_and_names_its_model() {
 #[test]
 fn a_policy_without_an_adapter_is_no_peft_folder() {
     let (base, out) = (base(), tempfile::tempdir().unwrap());
-    let error = export(&engine(base.path(), Trainable::Full), base.path(), "b", &out.path().join("x"), Format::Peft);
+    let error = export(&engine(base.path(), Trainable::Full {}), base.path(), "b", &out.path().join("x"), Format::Peft);
     let want = "the policy has no adapter, its own weights were trained: needed the format `hf` or `gguf`, got `peft`";
     assert_eq!(error.unwrap_err().to_string(), want);
     assert!(names(out.path()).is_empty());
@@ -138,7 +138,7 @@ fn a_folder_keeps_the_files_of_its_base_and_changes_the_weights() {
 #[test]
 fn fully_trained_weights_are_exported_as_they_are() {
     let (base, out) = (base(), tempfile::tempdir().unwrap());
-    let mut engine = self::engine(base.path(), Trainable::Full);
+    let mut engine = self::engine(base.path(), Trainable::Full {});
     engine.params.embedding.data_mut().iter_mut().for_each(|w| *w *= 1.5);
     for (name, format) in [("hf", Format::Hf), ("model.gguf", Format::Gguf(Store::F32))] {
         let target = out.path().join(name);
@@ -164,7 +164,7 @@ fn from_folder_to_gguf_to_folder_nothing_is_lost() {
     assert_eq!(made.tokens[..98], tiny_vocabulary().tokens);
 
     // The second policy came from that file; its weights are frozen, so export only translates.
-    let second = self::engine(&file, Trainable::Frozen);
+    let second = self::engine(&file, Trainable::Frozen {});
     let folder = out.path().join("folder");
     export(&second, &file, "b", &folder, Format::Hf).unwrap();
     let (config, params) = model::load(&folder).unwrap();
@@ -244,7 +244,7 @@ fn an_error_leaves_nothing_behind() {
 #[test]
 fn a_weight_beyond_an_encoding_is_refused() {
     let (base, out) = (base(), tempfile::tempdir().unwrap());
-    let mut engine = self::engine(base.path(), Trainable::Full);
+    let mut engine = self::engine(base.path(), Trainable::Full {});
     let mut table = engine.params.read(&engine.config, Slot::Embedding);
     table[3] = 1e5;
     let config = engine.config.clone();

@@ -8,8 +8,7 @@ use crate::support::*;
 
 /// The log-probabilities a training pass gives to what was said, in bits, each job a group of its own.
 fn forward(engine: &mut Engine, jobs: &[Job], said: &[Said], temperature: f32, banned: &[u32]) -> Vec<Vec<u32>> {
-    let groups: Vec<Vec<Line>> =
-        jobs.iter().zip(said).map(|(j, s)| vec![Line::new(&j.prompt, &s.tokens)]).collect();
+    let groups: Vec<Vec<Line>> = jobs.iter().zip(said).map(|(j, s)| vec![Line::new(&j.prompt, &s.tokens)]).collect();
     let values = engine.forward(&batch(&groups, temperature, banned)).unwrap();
     values.iter().zip(jobs).map(|(v, j)| bits(&v[0].logp[j.prompt.len()..])).collect()
 }
@@ -17,7 +16,8 @@ fn forward(engine: &mut Engine, jobs: &[Job], said: &[Said], temperature: f32, b
 /// What is recorded equals what training computes, at the job's own temperature and at 1.
 fn check_forward(engine: &mut Engine, jobs: &[Job], said: &[Said], what: &str) {
     for sampling in samplings() {
-        let like = |(j, _): &(&Job, &Said)| Sampling { max_tokens: sampling.max_tokens, ..(*j.sampling).clone() } == sampling;
+        let like =
+            |(j, _): &(&Job, &Said)| Sampling { max_tokens: sampling.max_tokens, ..(*j.sampling).clone() } == sampling;
         let (jobs, said): (Vec<Job>, Vec<Said>) =
             jobs.iter().zip(said).filter(like).map(|(j, s)| (j.clone(), s.clone())).unzip();
         assert!(!jobs.is_empty(), "every way to draw is there");

@@ -33,12 +33,13 @@ fn wide() -> (Config, Params) {
 
 fn wide_engine(cache_mb: usize, batch: usize) -> Engine {
     let settings = EngineSettings { cache_mb, batch, ..EngineSettings::default() };
-    Engine::new(Machine::plain().cpu(), wide(), None, Trainable::Frozen, settings, 1).unwrap()
+    Engine::new(Machine::plain().cpu(), wide(), None, Trainable::Frozen {}, settings, 1).unwrap()
 }
 
 /// Jobs of 1 to 3 pages: equal prompts, nested ones, ones that end on a page.
 fn pages() -> Vec<Job> {
-    let lengths = [(5, 20), (5, 20), (5, 50), (32, 10), (32, 32), (33, 40), (60, 4), (64, 30), (64, 1), (70, 26), (10, 86)];
+    let lengths =
+        [(5, 20), (5, 20), (5, 50), (32, 10), (32, 32), (33, 40), (60, 4), (64, 30), (64, 1), (70, 26), (10, 86)];
     let one = |i: usize| {
         let (prompt, said) = lengths[i % lengths.len()];
         job(i as u64, &tokens(1 + (i % 4 / 3) as u64, prompt), &Sampling::plain(1.0, said, Vec::new()))
@@ -120,7 +121,11 @@ fn sampling_ends_at_the_end_of_the_context() {
             assert_eq!((said.tokens.len(), said.stop), (room.min(5), want), "{what}, room for {room}");
             let groups = [vec![Line::new(&job.prompt, &said.tokens)]];
             let values = engine.forward(&batch(&groups, 1.0, &[])).unwrap().remove(0).remove(0);
-            assert_eq!(bits(&values.logp[job.prompt.len()..]), said.logp, "{what}: the last positions are trained alike");
+            assert_eq!(
+                bits(&values.logp[job.prompt.len()..]),
+                said.logp,
+                "{what}: the last positions are trained alike"
+            );
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use episode::{Role, Sequence};
 use loss::{Loss, Old, PolicyGradient, Reduction, Signal, Term};
-use policy::{Job, Sampling, Sampler, UpdateBatch, UpdateOutcome, update_batch};
+use policy::{Job, Sampler, Sampling, UpdateBatch, UpdateOutcome, update_batch};
 use surefoot_train::Engine;
 
 use crate::support::*;

@@ -94,7 +94,7 @@ fn d2_the_first_stop_token_ends_a_turn_and_is_part_of_it() {
         let free = Sampling::plain(1.0, 30, Vec::new());
         let jobs: Vec<Job> = (0..12).map(|i| job(i, &tokens(1 + i % 3, 6), &free)).collect();
         let whole = sample(&mut engine, &jobs);
-        let stops = [2, 11, 30];
+        let stops = [0, 2, 11, 12, 23, 24, 30, 40];
         let sampling = Sampling { stop_tokens: stops.to_vec(), ..free };
         let jobs: Vec<Job> = jobs.iter().map(|j| Job { sampling: Arc::new(sampling.clone()), ..j.clone() }).collect();
         let mut n_stopped = 0;

@@ -19,7 +19,6 @@ pub(crate) const VOCABULARY: u64 = 48;
 
 /// One family's tiny model.
 pub(crate) struct Tiny {
-    pub(crate) name: &'static str,
     pub(crate) config: Config,
     pub(crate) params: Params,
     pub(crate) adapter: Adapter,
@@ -30,7 +29,7 @@ impl Tiny {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name);
         let (config, params) = model::load(&folder).unwrap();
         let adapter = model::peft::load(&folder.join("adapter"), &config).unwrap();
-        Tiny { name, config, params, adapter }
+        Tiny { config, params, adapter }
     }
 
     /// An engine with all weights to train, or with the family's adapter on and that to train.
@@ -46,7 +45,7 @@ impl Tiny {
 
     pub(crate) fn trainable(&self, adapted: bool) -> Trainable {
         let Adapter { rank, alpha, .. } = self.adapter;
-        if adapted { Trainable::Lora { rank, alpha, targets: vec!["all".to_owned()] } } else { Trainable::Full }
+        if adapted { Trainable::Lora { rank, alpha, targets: vec!["all".to_owned()] } } else { Trainable::Full {} }
     }
 }
 
@@ -272,6 +271,7 @@ pub(crate) fn saved(engine: &Engine) -> BTreeMap<String, Vec<u8>> {
 }
 
 pub(crate) fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read = |path: PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap());
+    let read =
+        |path: PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap());
     std::fs::read_dir(folder).unwrap().map(|e| read(e.unwrap().path())).collect()
 }
