@@ -52,6 +52,7 @@ fn cargo(shell: &Shell<'_>, fault: &Fault, args: &[&str]) -> Result<(bool, Strin
     let mut command = shell.command("cargo", &args);
     command.env("RUSTFLAGS", format!("--cfg surefoot_fault=\"{}\"", fault.name));
     command.env("CARGO_TARGET_DIR", shell.root.join("target/faults"));
+    command.env("CARGO_INCREMENTAL", "0");
     let output = command.output().map_err(|e| format!("cannot start `cargo {}`: {e}", args.join(" ")))?;
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok((output.status.success(), said.concat()))

@@ -4,6 +4,13 @@
 //! The file is looked for where `SUREFOOT_TEST_MODEL` says, else in the model store; without it the tests say that they
 //! were skipped.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests stop where something is wrong and print what they measure"
+)]
+
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -72,17 +79,12 @@ fn model(test: &str) -> Option<&'static Model> {
     found.as_ref()
 }
 
-/// As the store has it: `SUREFOOT_HOME`, else the user's data folder.
 fn place() -> PathBuf {
-    let get = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(path) = get("SUREFOOT_TEST_MODEL") {
-        return path;
-    }
-    let own = || get("SUREFOOT_HOME");
-    let data = || get("XDG_DATA_HOME").filter(|p| p.is_absolute()).map(|p| p.join("surefoot"));
-    let home = || get("HOME").map(|p| p.join(".local/share/surefoot"));
-    let root = own().or_else(data).or_else(home).unwrap_or_else(|| PathBuf::from(".surefoot"));
-    root.join("models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf")
+    let get = |name: &str| std::env::var(name).ok();
+    let own = get("SUREFOOT_TEST_MODEL").filter(|v| !v.is_empty()).map(PathBuf::from);
+    own.unwrap_or_else(|| {
+        store::models_folder(&store::default_root(&get)).join("smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf")
+    })
 }
 
 /// Raw logits of every token, read in chunks.

@@ -130,6 +130,8 @@ struct Machine {
     threads: usize,
     model: Option<PathBuf>,
     layers: usize,
+    /// Bytes of a position's keys and values.
+    position_bytes: usize,
     repeats: usize,
 }
 
@@ -141,17 +143,19 @@ impl Machine {
         };
         let threads = flags.size("threads", std::thread::available_parallelism()?.get())?;
         let model: Option<PathBuf> = flags.maybe("model", "a path")?;
-        let layers = match &model {
-            Some(path) => model::load::load_config(path)?.n_layers,
-            None => flags.size("layers", 30)?,
+        let config = match &model {
+            Some(path) => model::load::load_config(path)?,
+            None => shape(flags.size("layers", 30)?),
         };
-        Ok(Machine { isa, threads, model, layers, repeats: flags.size("repeats", 1)? })
+        let layers = config.n_layers;
+        let position_bytes = layers * 2 * config.n_kv_heads * config.head_dim * size_of::<f32>();
+        Ok(Machine { isa, threads, model, layers, position_bytes, repeats: flags.size("repeats", 1)? })
     }
 
     fn engine(&self, trainable: Trainable, settings: EngineSettings) -> Result<Engine> {
         let weights = match &self.model {
             Some(path) => model::load(path)?,
-            None => random(self.layers),
+            None => random(shape(self.layers)),
         };
         Ok(Engine::new(Cpu::new(self.isa, self.threads)?, weights, None, trainable, settings, 0)?)
     }
@@ -235,10 +239,17 @@ impl Machine {
         Ok(Map::from_iter([("points".to_owned(), json!(points))]))
     }
 
+    /// Room for every row at its longest, twice: while prompts are read, the sampler counts them beside their rows.
+    fn sampling(&self, rows: usize, longest: usize) -> EngineSettings {
+        let bytes = 2 * (rows + 1) * longest.next_multiple_of(64) * self.position_bytes;
+        let default = EngineSettings::default();
+        EngineSettings { batch: rows, cache_mb: default.cache_mb.max(bytes >> 20), ..default }
+    }
+
     fn sample_plain(&self, mut flags: Flags, rows: usize, new: usize) -> Result<Map<String, Value>> {
         let (rows, prompt, new) = (flags.size("rows", rows)?, flags.size("prompt", 32)?, flags.size("new", new)?);
         flags.end()?;
-        let mut engine = self.engine(Trainable::Frozen {}, sampling(rows, prompt + new))?;
+        let mut engine = self.engine(Trainable::Frozen {}, self.sampling(rows, prompt + new))?;
         let prompts = vec![tokens(&engine, 0, prompt).into(); rows];
         self.time(|| whole(&sample(&mut engine, &prompts, new)?))
     }
@@ -249,7 +260,7 @@ impl Machine {
         flags.end()?;
         let mut points = Vec::new();
         for rows in sizes(&[1, 4, 16, 64, 256], limit) {
-            let mut engine = self.engine(Trainable::Frozen {}, sampling(rows, prompt + new))?;
+            let mut engine = self.engine(Trainable::Frozen {}, self.sampling(rows, prompt + new))?;
             let prompts = vec![tokens(&engine, 0, prompt).into(); rows];
             let mut point = self.time(|| whole(&sample(&mut engine, &prompts, new)?))?;
             point.insert("rows".to_owned(), rows.into());
@@ -267,7 +278,7 @@ impl Machine {
             let settings = EngineSettings::default();
             // The first rows decode while the last prompts are still being read.
             let new = (rows * context).div_ceil(settings.prompt_rows) + 32;
-            let mut engine = self.engine(Trainable::Frozen {}, sampling(rows, context + new))?;
+            let mut engine = self.engine(Trainable::Frozen {}, self.sampling(rows, context + new))?;
             let prompts: Vec<_> = (0..rows).map(|r| tokens(&engine, r as u64, context).into()).collect();
             let mut point = self.time(|| decoding(&sample(&mut engine, &prompts, new)?, rows))?;
             point.insert("context".to_owned(), context.into());
@@ -296,16 +307,9 @@ fn training(flags: &mut Flags) -> Result<EngineSettings> {
     Ok(EngineSettings { recompute, micro_batch_rows, ..default })
 }
 
-/// Room for every row at its longest, twice: while prompts are read, the sampler counts them beside their rows.
-fn sampling(rows: usize, longest: usize) -> EngineSettings {
-    let bytes = 2 * (rows + 1) * longest.next_multiple_of(64) * 30 * 2 * 3 * 64 * size_of::<f32>();
-    let default = EngineSettings::default();
-    EngineSettings { batch: rows, cache_mb: default.cache_mb.max(bytes >> 20), ..default }
-}
-
-/// Weights in the shape of SmolLM2-135M, with that many layers.
-fn random(n_layers: usize) -> (Config, Params) {
-    let config = Config {
+/// SmolLM2-135M with that many layers.
+fn shape(n_layers: usize) -> Config {
+    Config {
         family: "llama",
         vocabulary: 49_152,
         width: 576,
@@ -328,7 +332,11 @@ fn random(n_layers: usize) -> (Config, Params) {
         gate: Gate::Silu,
         embedding_scale: 1.0,
         attention_scale: 0.125,
-    };
+    }
+}
+
+/// Random weights, the same every time.
+fn random(config: Config) -> (Config, Params) {
     let mut params = Params::zeroed(&config, false);
     for (index, slot) in Slot::all(&config).into_iter().enumerate() {
         let stream = Stream::new("bench", &[index as u64]);
@@ -369,10 +377,8 @@ fn example(engine: &Engine, row: u64, start: &[u32], n: usize) -> Example {
 /// Forward, backward and AdamW on the mean cross-entropy; gives the tokens and the seconds.
 fn train_step(engine: &mut Engine, data: &[Vec<Example>]) -> Result<(usize, f64)> {
     let began = Instant::now();
-    let sequence =
-        |(tokens, trained): &'_ Example| -> (usize, usize) { (tokens.len(), trained.iter().filter(|t| **t).count()) };
-    let (n_tokens, n_trained) =
-        data.iter().flatten().map(sequence).fold((0, 0), |(a, b), (tokens, trained)| (a + tokens, b + trained));
+    let n_tokens = data.iter().flatten().map(|(tokens, _)| tokens.len()).sum();
+    let n_trained = data.iter().flatten().flat_map(|(_, trained)| trained).filter(|t| **t).count();
     let groups = data
         .iter()
         .map(|group| group.iter().map(|(tokens, trained)| TrainSequence { tokens, trained }).collect::<Vec<_>>());

@@ -2,6 +2,13 @@
 //! what is recorded while sampling is what training computes, and nothing that only says how the work is done, such as
 //! threads, vector sets, batches, chunks and neighbours, changes anything.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests stop where something is wrong and print what they measure"
+)]
+
 mod support;
 
 mod bits;
@@ -10,4 +17,5 @@ mod gradients;
 mod limits;
 mod random;
 mod record;
+mod smollm2;
 mod stops;

@@ -81,7 +81,7 @@ fn a1_how_a_batch_is_cut_into_micro_batches_changes_no_bit_of_an_update() {
             let run = |rows: usize| {
                 let mut engine = tiny.engine(adapted, &Machine::new(|s| s.micro_batch_rows = rows));
                 let data = recorded(&mut engine, &sampling());
-                let outcomes: Vec<_> = (0..2).map(|_| update(&mut engine, &data, reduction.clone())).collect();
+                let outcomes: Vec<_> = (0..2).map(|_| update(&mut engine, &data, reduction)).collect();
                 (outcomes, saved(&engine))
             };
             let want = run(1 << 20);
