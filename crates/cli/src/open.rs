@@ -11,7 +11,7 @@ use serde::Deserialize;
 use store::{RunDir, StoreError};
 use tensor::Cpu;
 use text::Tokenizer;
-use train::{Engine, EngineSettings, Trainable};
+use train::{Engine, EngineSettings, Precision, Trainable};
 
 use crate::context::{Context, show};
 use crate::error::Failure;
@@ -36,6 +36,8 @@ pub(crate) struct Learned {
     pub(crate) step: u64,
     /// What was trained.
     pub(crate) trainable: Trainable,
+    /// How its products were computed.
+    pub(crate) precision: Precision,
     /// The folder to give to [`Engine::load_weights`].
     pub(crate) weights: PathBuf,
 }
@@ -93,12 +95,12 @@ fn checkpoint(context: &Context, name: &str, run: RunDir, step: Option<u64>) -> 
     for passed in &found.skipped {
         context.note(&format!("checkpoint `{}` is damaged and passed over: {}", show(&passed.path), passed.reason));
     }
-    let Base { model, train } = base_of(&run)?;
+    let Base { model, train, precision } = base_of(&run)?;
     let path = context
         .models()
         .resolve(&model)
         .map_err(|e| Failure::from(e).at(format!("settings of run `{}`, whose model this is", run.run_id())))?;
-    let learned = Learned { step: found.step, trainable: train, weights: found.path, run };
+    let learned = Learned { step: found.step, trainable: train, precision, weights: found.path, run };
     Ok(Located { name: name.to_owned(), path, learned: Some(learned) })
 }
 
@@ -107,6 +109,8 @@ fn checkpoint(context: &Context, name: &str, run: RunDir, step: Option<u64>) -> 
 struct Base {
     model: String,
     train: Trainable,
+    #[serde(default)]
+    precision: Precision,
 }
 
 fn base_of(run: &RunDir) -> Result<Base, Failure> {
@@ -165,29 +169,22 @@ impl Located {
             .map_err(|why| self.about(Failure::bad("the chat template cannot be used").why(why)))
     }
 
-    /// Reads the weights into an engine. What a run trained is trained on in the same way, or stays as it is when
-    /// `trainable` is [`Trainable::Frozen`].
+    /// Reads the weights into an engine that samples and scores. Products are computed as asked, else as the run computed
+    /// them, else in f32.
     pub(crate) fn engine(
         &self,
         cpu: Cpu,
         tokenizer: Option<Arc<Tokenizer>>,
-        trainable: Trainable,
+        precision: Option<Precision>,
         settings: EngineSettings,
         seed: u64,
     ) -> Result<Engine, Failure> {
-        let trainable = match (&self.learned, trainable) {
-            // An engine that holds the run's adapter but is never asked to train allocates nothing for training.
-            (Some(learned), Trainable::Frozen {}) => learned.trainable.clone(),
-            (Some(learned), asked) if asked != learned.trainable => {
-                let how = |t: &Trainable| serde_json::to_string(t).unwrap_or_default();
-                let (needed, got) = (how(&learned.trainable), how(&asked));
-                let message = format!("run `{}` trained `{needed}`, got `{got}`", learned.run.run_id());
-                return Err(Failure::bad(message).hint("give `[train]` the run's settings"));
-            }
-            (_, asked) => asked,
-        };
+        // An engine that holds a run's adapter but is never asked to train allocates nothing for training.
+        let trainable = self.learned.as_ref().map_or(Trainable::Frozen {}, |l| l.trainable.clone());
+        let precision = precision.or(self.learned.as_ref().map(|l| l.precision)).unwrap_or_default();
         let weights = model::load(&self.path).map_err(|e| self.about(OpenError::from(e)))?;
-        let mut engine = Engine::new(cpu, weights, tokenizer, trainable, settings, seed).map_err(|e| self.about(e))?;
+        let engine = Engine::new(cpu, weights, tokenizer, trainable, settings, seed).map_err(|e| self.about(e))?;
+        let mut engine = engine.with_precision(precision);
         if let Some(learned) = &self.learned {
             engine.load_weights(&learned.weights).map_err(|e: PolicyError| self.about(e))?;
         }

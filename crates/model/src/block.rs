@@ -6,11 +6,11 @@ use tensor::rows::{
     add, column_sums, gelu_gate, gelu_gate_back, norm_weight_grad, rms_norm, rms_norm_back, rms_norm_back_into, rotate,
     scale, silu_gate, silu_gate_back,
 };
-use tensor::{Buffer, Cpu, Panels, Term};
+use tensor::{Buffer, Cpu, Panels, Term, Weights};
 
 use crate::adapter::{Adapter, Lora, Site};
 use crate::config::Gate;
-use crate::params::Layer;
+use crate::params::{self, HalfParams, Layer};
 use crate::rope::RopeTable;
 use crate::{Config, Params};
 
@@ -26,6 +26,8 @@ pub struct Pass<'a> {
     pub config: &'a Config,
     /// Its weights.
     pub params: &'a Params,
+    /// Its products' weights rounded to bf16, where products are.
+    pub half: Option<&'a HalfParams>,
     /// The adapter beside them, if any.
     pub adapter: Option<&'a Adapter>,
     /// Rotations of global and of local layers.
@@ -41,6 +43,10 @@ impl Pass<'_> {
 
     fn rope(&self, layer: usize) -> &RopeTable {
         if self.config.local[layer] { self.ropes.1 } else { self.ropes.0 }
+    }
+
+    fn product(&self, layer: usize, site: Site) -> Weights<'_> {
+        params::product(self.params, self.half, layer, site)
     }
 
     fn lora(&self, layer: usize, site: Site) -> Option<&Lora> {
@@ -115,7 +121,7 @@ pub fn forward(pass: &Pass<'_>, layer: usize, x: &mut [f32], kept: &mut Kept, wo
     let h = work.h.reserve(rows * d);
     norm_rows(cpu, rows, &kept.x1, &p.attn_norm, c.norm_epsilon, h, kept.inverse1.reserve(rows));
     let qkv = kept.qkv.reserve(rows * heads.width());
-    product(pass, layer, Site::Qkv, &p.qkv, p.qkv_bias.as_deref(), h, qkv, &mut kept.inner[Site::Qkv as usize]);
+    product(pass, layer, Site::Qkv, p.qkv_bias.as_deref(), h, qkv, &mut kept.inner[Site::Qkv as usize]);
     if c.qk_norm {
         kept.raw.reserve(qkv.len()).copy_from_slice(qkv);
         norm_heads(pass, &heads, p, qkv, kept.head_inverse.reserve(rows * (heads.n_q + heads.n_kv)));
@@ -125,16 +131,16 @@ pub fn forward(pass: &Pass<'_>, layer: usize, x: &mut [f32], kept: &mut Kept, wo
     attend(layer, &heads, qkv, attn);
 
     let out = work.out.reserve(rows * d);
-    product(pass, layer, Site::O, &p.o, None, attn, out, &mut kept.inner[Site::O as usize]);
+    product(pass, layer, Site::O, None, attn, out, &mut kept.inner[Site::O as usize]);
     join(cpu, rows, c, p.post_attn_norm.as_deref(), out, (&mut kept.o, &mut kept.o_inverse), x);
 
     kept.x2.reserve(rows * d).copy_from_slice(&x[..rows * d]);
     norm_rows(cpu, rows, &kept.x2, &p.mlp_norm, c.norm_epsilon, h, kept.inverse2.reserve(rows));
     let gate_up = kept.gate_up.reserve(rows * 2 * f);
-    product(pass, layer, Site::GateUp, &p.gate_up, None, h, gate_up, &mut kept.inner[Site::GateUp as usize]);
+    product(pass, layer, Site::GateUp, None, h, gate_up, &mut kept.inner[Site::GateUp as usize]);
     let act = work.act.reserve(rows * f);
     gate_rows(cpu, c, rows, gate_up, act);
-    product(pass, layer, Site::Down, &p.down, None, act, out, &mut kept.inner[Site::Down as usize]);
+    product(pass, layer, Site::Down, None, act, out, &mut kept.inner[Site::Down as usize]);
     join(cpu, rows, c, p.post_mlp_norm.as_deref(), out, (&mut kept.down, &mut kept.down_inverse), x);
 }
 
@@ -185,9 +191,7 @@ pub fn backward(
     let d_act = d_act.reserve(rows * f);
     gate_rows(cpu, c, rows, &kept.gate_up, act);
     let mut site = SiteBack { pass, layer, d_inner, turned };
-    site.run(
-        Site::Down,
-        &p.down,
+    site.run(Site::Down,
         act,
         &kept.inner,
         d_down,
@@ -200,7 +204,7 @@ pub fn backward(
     let (h, d_h) = (h.reserve(rows * d), d_h.reserve(rows * d));
     renorm_rows(cpu, rows, &kept.x2, &p.mlp_norm, &kept.inverse2, h);
     let g_gate_up = g.as_mut().map(|g| &mut g.gate_up);
-    site.run(Site::GateUp, &p.gate_up, h, &kept.inner, d_gate_up, Some(d_h), g_gate_up, &mut grads.adapter);
+    site.run(Site::GateUp, h, &kept.inner, d_gate_up, Some(d_h), g_gate_up, &mut grads.adapter);
     if let Some(g) = &mut g {
         norm_weight_grad(cpu, (&kept.x2, d), &kept.inverse2[..rows], (d_h, d), &mut g.mlp_norm);
     }
@@ -218,7 +222,7 @@ pub fn backward(
     );
     let d_attn = d_attn.reserve(rows * c.attention_width());
     let attn = &kept.attn[..rows * c.attention_width()];
-    site.run(Site::O, &p.o, attn, &kept.inner, d_o, Some(d_attn), g.as_mut().map(|g| &mut g.o), &mut grads.adapter);
+    site.run(Site::O, attn, &kept.inner, d_o, Some(d_attn), g.as_mut().map(|g| &mut g.o), &mut grads.adapter);
     let d_qkv = d_qkv.reserve(rows * heads.width());
     attend_back(layer, &heads, &kept.qkv, &kept.attn, d_attn, d_qkv);
     rotate_heads(pass, layer, &heads, d_qkv, -1.0);
@@ -231,7 +235,7 @@ pub fn backward(
     renorm_rows(cpu, rows, &kept.x1, &p.attn_norm, &kept.inverse1, h);
     let full = g.is_some();
     let wanted = (needs_dx || full).then_some(&mut *d_h);
-    site.run(Site::Qkv, &p.qkv, h, &kept.inner, d_qkv, wanted, g.as_mut().map(|g| &mut g.qkv), &mut grads.adapter);
+    site.run(Site::Qkv, h, &kept.inner, d_qkv, wanted, g.as_mut().map(|g| &mut g.qkv), &mut grads.adapter);
     if let Some(g) = &mut g {
         norm_weight_grad(cpu, (&kept.x1, d), &kept.inverse1[..rows], (d_h, d), &mut g.attn_norm);
     }
@@ -245,13 +249,13 @@ fn product(
     pass: &Pass<'_>,
     layer: usize,
     site: Site,
-    w: &Panels,
     bias: Option<&[f32]>,
     x: &[f32],
     y: &mut [f32],
     inner: &mut Buffer,
 ) {
     let (cpu, rows) = (pass.cpu, pass.rows());
+    let w = pass.product(layer, site);
     let (k, n) = (w.n_inputs(), w.n_outputs());
     if let Some(bias) = bias {
         for row in y.chunks_mut(n).take(rows) {
@@ -264,9 +268,9 @@ fn product(
         Some(lora) => {
             let width = lora.a.n_outputs();
             let t = inner.reserve(rows * width);
-            linear(cpu, rows, &[Term { x, ld: k, w: &lora.a }], t, width, false);
+            linear(cpu, rows, &[Term { x, ld: k, w: (&lora.a).into() }], t, width, false);
             scale(cpu.isa(), pass.lora_scale(), t);
-            linear(cpu, rows, &[base, Term { x: t, ld: width, w: &lora.b }], y, n, bias.is_some());
+            linear(cpu, rows, &[base, Term { x: t, ld: width, w: (&lora.b).into() }], y, n, bias.is_some());
         }
     }
 }
@@ -283,7 +287,6 @@ impl SiteBack<'_> {
     fn run(
         &mut self,
         site: Site,
-        w: &Panels,
         x: &[f32],
         inner: &[Buffer; 4],
         dy: &[f32],
@@ -292,6 +295,7 @@ impl SiteBack<'_> {
         adapter: &mut Option<Adapter>,
     ) {
         let (cpu, rows) = (self.pass.cpu, self.pass.rows());
+        let w = self.pass.product(self.layer, site);
         let (k, n) = (w.n_inputs(), w.n_outputs());
         if let Some(dw) = dw {
             weight_grad(cpu, rows, (x, k), (dy, n), dw, self.turned);
@@ -300,13 +304,13 @@ impl SiteBack<'_> {
         if let Some(lora) = self.pass.lora(self.layer, site) {
             let width = lora.a.n_outputs();
             let dt = self.d_inner.reserve(rows * width);
-            linear_back(cpu, rows, &[Term { x: dy, ld: n, w: &lora.b }], dt, width, false);
+            linear_back(cpu, rows, &[Term { x: dy, ld: n, w: (&lora.b).into() }], dt, width, false);
             scale(cpu.isa(), self.pass.lora_scale(), dt);
             if let Some(g) = adapter.as_mut().and_then(|a| a.at_mut(self.layer, site)) {
                 weight_grad(cpu, rows, (&inner[site as usize], width), (dy, n), &mut g.b, self.turned);
                 weight_grad(cpu, rows, (x, k), (dt, width), &mut g.a, self.turned);
             }
-            terms.push(Term { x: dt, ld: width, w: &lora.a });
+            terms.push(Term { x: dt, ld: width, w: (&lora.a).into() });
         }
         if let Some(dx) = dx {
             linear_back(cpu, rows, &terms, dx, k, false);

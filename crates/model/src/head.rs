@@ -3,7 +3,7 @@
 use tensor::gemm::{linear, linear_back, weight_grad};
 use tensor::rows::first_not_finite;
 use tensor::vocab::{BANNED, Normaliser, Target, draw, logits_back, most_likely, normalise, temper};
-use tensor::{Buffer, Cpu, Isa, Panels, Term};
+use tensor::{Buffer, Cpu, Isa, Panels, Term, Weights};
 
 /// What turns logits into π: the temperature and the tokens removed.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +39,7 @@ impl Tempering<'_> {
 /// Raw logits of rows that are already normed.
 ///
 /// - Shapes: `h [R, D]` → `[R, V]`.
-pub fn logits(cpu: &Cpu, head: &Panels, rows: usize, h: &[f32], out: &mut [f32]) {
+pub fn logits(cpu: &Cpu, head: Weights<'_>, rows: usize, h: &[f32], out: &mut [f32]) {
     linear(cpu, rows, &[Term { x: h, ld: head.n_inputs(), w: head }], out, head.n_outputs(), false);
 }
 
@@ -154,7 +154,7 @@ impl VocabularyLoss {
     pub fn values(
         &mut self,
         cpu: &Cpu,
-        head: &Panels,
+        head: Weights<'_>,
         h: &[f32],
         tokens: &[Vec<u32>],
         tempering: &Tempering<'_>,
@@ -184,7 +184,7 @@ impl VocabularyLoss {
     pub fn backward(
         &mut self,
         cpu: &Cpu,
-        head: &Panels,
+        head: Weights<'_>,
         h: &[f32],
         values: &[Normaliser],
         targets: &[Vec<Target>],
@@ -212,7 +212,7 @@ impl VocabularyLoss {
         }
     }
 
-    fn scaled(&mut self, cpu: &Cpu, head: &Panels, h: &[f32], rows: std::ops::Range<usize>, tempering: &Tempering<'_>) {
+    fn scaled(&mut self, cpu: &Cpu, head: Weights<'_>, h: &[f32], rows: std::ops::Range<usize>, tempering: &Tempering<'_>) {
         let (v, d) = (head.n_outputs(), head.n_inputs());
         let z = self.z.reserve(rows.len() * v);
         logits(cpu, head, rows.len(), &h[rows.start * d..rows.end * d], z);

@@ -8,6 +8,7 @@ use crate::block::{self, Kept, Pass, Work};
 use crate::cache::{Cache, Sequence};
 use crate::head;
 use crate::rope::RopeTable;
+use crate::params::{self, HalfParams};
 use crate::{Adapter, Config, ModelError, Params};
 
 /// One row: a token at the next position of a sequence.
@@ -86,7 +87,7 @@ impl Infer {
         &mut self,
         cpu: &Cpu,
         config: &Config,
-        params: &Params,
+        (params, half): (&Params, Option<&HalfParams>),
         adapter: Option<&Adapter>,
         cache: &mut Cache,
         sequences: &mut [&mut Sequence],
@@ -100,7 +101,7 @@ impl Infer {
         let longest = positions.iter().max().map_or(0, |p| p + 1);
         let x = self.x.reserve(rows.len() * d);
         embed(cpu, config, params, rows.iter().map(|r| r.token), x);
-        let pass = Pass { cpu, config, params, adapter, ropes: self.ropes.reach(longest), positions: &positions };
+        let pass = Pass { cpu, config, params, half, adapter, ropes: self.ropes.reach(longest), positions: &positions };
         let sequences: Vec<&Sequence> = sequences.iter().map(|s| &**s).collect();
         let mut attend = |layer: usize, heads: &tensor::attention::Heads, qkv: &[f32], out: &mut [f32]| {
             let width = heads.width();
@@ -126,7 +127,7 @@ impl Infer {
             rms_norm(cpu.isa(), &x[r * d..(r + 1) * d], &params.final_norm, config.norm_epsilon, to);
         }
         let logits = self.logits.reserve(wanted.len() * v);
-        head::logits(cpu, params.head(), wanted.len(), h, logits);
+        head::logits(cpu, params::head(params, half), wanted.len(), h, logits);
         Ok(logits)
     }
 }

@@ -26,4 +26,4 @@ pub use config::Config;
 pub use error::ModelError;
 pub use infer::Infer;
 pub use load::load;
-pub use params::Params;
+pub use params::{HalfParams, Params};

@@ -10,6 +10,7 @@ use tensor::{Buffer, Cpu};
 use crate::block::{self, Grads, Kept, Pass, Work};
 use crate::head::{Tempering, VocabularyLoss};
 use crate::infer::{Ropes, embed};
+use crate::params::{self, HalfParams};
 use crate::{Adapter, Config, Params};
 
 /// One sequence to train on.
@@ -138,6 +139,8 @@ pub struct Given<'a> {
     pub config: &'a Config,
     /// Its weights.
     pub params: &'a Params,
+    /// Its products' weights rounded to bf16, where products are.
+    pub half: Option<&'a HalfParams>,
     /// The adapter beside them.
     pub adapter: Option<&'a Adapter>,
     /// What turns logits into π.
@@ -206,7 +209,7 @@ impl Trainer {
             let dh = self.dh.reserve(n * d);
             let head_grad = grads.params.as_mut().map(|g| g.head.as_mut().expect("a gradient has its own head"));
             let h = &self.h[..n * d];
-            self.head.backward(cpu, given.params.head(), h, &normalisers, &targets, &given.tempering, dh, head_grad);
+            self.head.backward(cpu, params::head(given.params, given.half), h, &normalisers, &targets, &given.tempering, dh, head_grad);
             self.final_norm_back(given, group, grads);
         }
         let positions = &pack.positions;
@@ -214,6 +217,7 @@ impl Trainer {
             cpu,
             config: c,
             params: given.params,
+            half: given.half,
             adapter: given.adapter,
             ropes: self.ropes.reach(reach(pack)),
             positions,
@@ -254,6 +258,7 @@ impl Trainer {
             cpu,
             config: c,
             params: given.params,
+            half: given.half,
             adapter: given.adapter,
             ropes: self.ropes.reach(reach(pack)),
             positions: &pack.positions,
@@ -276,7 +281,7 @@ impl Trainer {
         for (to, (row, _)) in h.chunks_mut(d).zip(&group.rows) {
             rms_norm(cpu.isa(), &self.x[row * d..(row + 1) * d], &given.params.final_norm, c.norm_epsilon, to);
         }
-        let rows = self.head.values(cpu, given.params.head(), h, &pack.targets[index], &given.tempering);
+        let rows = self.head.values(cpu, params::head(given.params, given.half), h, &pack.targets[index], &given.tempering);
         let mut values: Vec<Values> = group.lengths.iter().map(|n| (vec![0.0; *n], vec![0.0; *n])).collect();
         for ((_, places), (normaliser, logps)) in group.rows.iter().zip(&rows) {
             for ((s, p), logp) in places.iter().zip(logps) {

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use tensor::{Buffer, Panels, Part};
+use tensor::{Buffer, HalfPanels, Panels, Part, Weights};
+
+use crate::adapter::Site;
 
 use crate::Config;
 
@@ -44,6 +46,57 @@ pub struct Params {
     pub layers: Vec<Layer>,
     /// Norm before the head, `[D]`.
     pub final_norm: Buffer,
+}
+
+/// The products' weights rounded to bf16, for a policy whose products are bf16 × bf16; embeddings, norms and biases stay
+/// f32.
+#[derive(Debug)]
+pub struct HalfParams {
+    layers: Vec<[HalfPanels; 4]>,
+    head: HalfPanels,
+}
+
+impl HalfParams {
+    /// Rounds all products.
+    pub fn of(params: &Params) -> HalfParams {
+        let layer = |l: &Layer| Site::ALL.map(|site| HalfPanels::of(l.product(site)));
+        HalfParams { layers: params.layers.iter().map(layer).collect(), head: HalfPanels::of(params.head()) }
+    }
+
+    /// Rounds anew after the weights moved.
+    pub fn refresh(&mut self, params: &Params) {
+        for (half, layer) in self.layers.iter_mut().zip(&params.layers) {
+            for (half, site) in half.iter_mut().zip(Site::ALL) {
+                half.refresh(layer.product(site));
+            }
+        }
+        self.head.refresh(params.head());
+    }
+}
+
+impl Layer {
+    /// The weights of one of the four products.
+    pub fn product(&self, site: Site) -> &Panels {
+        match site {
+            Site::Qkv => &self.qkv,
+            Site::O => &self.o,
+            Site::GateUp => &self.gate_up,
+            Site::Down => &self.down,
+        }
+    }
+}
+
+/// A product's weights as they are used: rounded where there is a rounded copy.
+pub(crate) fn product<'a>(params: &'a Params, half: Option<&'a HalfParams>, layer: usize, site: Site) -> Weights<'a> {
+    match half {
+        Some(half) => (&half.layers[layer][site as usize]).into(),
+        None => params.layers[layer].product(site).into(),
+    }
+}
+
+/// As [`product`], of the head.
+pub(crate) fn head<'a>(params: &'a Params, half: Option<&'a HalfParams>) -> Weights<'a> {
+    half.map_or_else(|| params.head().into(), |half| (&half.head).into())
 }
 
 /// Parts of the fused query/key/value product.

@@ -39,7 +39,7 @@ pub fn measure(cpu: &Cpu) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..12 {
         let start = Instant::now();
-        linear(cpu, ROWS, &[Term { x: &x, ld: k, w: &w }], &mut y, n, false);
+        linear(cpu, ROWS, &[Term { x: &x, ld: k, w: (&w).into() }], &mut y, n, false);
         best = best.max(2.0 * (ROWS * n * k) as f64 / start.elapsed().as_secs_f64() / 1e9);
     }
     best

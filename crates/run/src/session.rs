@@ -227,7 +227,8 @@ impl Parts {
             settings.train.clone(),
             settings.engine.clone(),
             settings.seed,
-        )?;
+        )?
+        .with_precision(settings.precision);
         let policy_error = |source: PolicyError| RunError::Policy { step: 0, source };
         if let Some(from) = from {
             engine.load_weights(from).map_err(policy_error)?;

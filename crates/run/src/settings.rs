@@ -6,7 +6,7 @@ use std::path::Path;
 use env::Settings as EnvSettings;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-use train::{EngineSettings, Trainable};
+use train::{EngineSettings, Precision, Trainable};
 
 use crate::RunError;
 use crate::schedule::Optimiser;
@@ -22,7 +22,7 @@ pub struct Settings {
     pub seed: u64,
     /// Steps to train.
     pub steps: u64,
-    /// How numbers are stored and multiplied.
+    /// How products are computed: `f32`, or `bf16`, about twice as fast where the processor has the instruction.
     #[serde(default)]
     pub precision: Precision,
     /// Steps in a row that may teach nothing before the run gives up.
@@ -63,15 +63,6 @@ pub struct Settings {
     /// Where tasks come from and who grades them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvSettings>,
-}
-
-/// How numbers are stored and multiplied.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// Single precision throughout.
-    #[default]
-    F32,
 }
 
 /// What a step collects.
@@ -378,7 +369,8 @@ mod tests {
         check("train={ kind = 'full', rank = 4 }", Some("unknown field `rank`, there are no fields"));
         check("rollout.turns=2", Some("`rollout.turns` is 2, needed 1: no environment here has a second turn"));
         check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
-        check("precision=bf16", Some("unknown variant `bf16`, expected `f32`"));
+        check("precision=bf16", None);
+        check("precision=f16", Some("unknown variant `f16`, expected `f32` or `bf16`"));
         check("eval.attempts=4", Some("`eval.attempts` is 4 at temperature 0, needed 1: all would be equal"));
         check("eval.pass_at=[2]", Some("`eval.pass_at` has 2, needed 1 to the 1 attempts"));
         check("data.file=x", Some("`[data]` would be ignored by `grpo`, which learns from its own episodes"));

@@ -138,6 +138,36 @@ fn ten_steps_of_grpo_have_the_golden_hashes_on_every_vector_set_and_thread_count
 }
 
 #[test]
+fn bf16_runs_have_one_set_of_bits_and_the_first_ratio_is_one() {
+    for train in [&["precision='bf16'"][..], &["precision='bf16'", "train={ kind = 'full' }", "optimiser.learning_rate=2e-3"]] {
+        let place = Place::new();
+        let want = fingerprint(&place.run("first", cpu(Isa::Scalar, 1), train));
+        for isa in Isa::available() {
+            let run = place.run(&format!("{isa}"), cpu(isa, 2), train);
+            assert_eq!(fingerprint(&run), want, "{isa}");
+            assert_eq!(column(&run, "kl_mismatch"), [0.0; 10]);
+            assert_eq!(column(&run, "ratio_max"), [1.0; 10]);
+        }
+        let small = [train, &["engine.batch=3", "engine.prompt_rows=7", "engine.micro_batch_rows=1"]].concat();
+        assert_eq!(fingerprint(&place.run("small", cpu(Isa::best(), 2), &small)), want);
+        let cancel = AtomicBool::new(false);
+        let mut session = place.start("stopped", cpu(Isa::best(), 2), train, &cancel).unwrap();
+        let mut stop = StopAt { cancel: &cancel, phase: Phase::Collecting, after: 4 };
+        session.run(&mut stop, &cancel).unwrap_err();
+        drop(session);
+        cancel.store(false, Ordering::Relaxed);
+        place.resume("stopped", cpu(Isa::best(), 1), &cancel).unwrap().run(&mut Quiet, &cancel).unwrap();
+        let stopped = RunDir::read(&place.path("stopped")).unwrap();
+        let first = RunDir::read(&place.path("first")).unwrap();
+        let lines = |run: &RunDir| run.read_lines::<Value>("metrics.jsonl").unwrap();
+        for (a, b) in lines(&stopped).iter().zip(lines(&first)) {
+            assert_eq!(a.to_string(), b.to_string());
+        }
+        assert_eq!(fingerprint(&stopped)[1..], want[1..]);
+    }
+}
+
+#[test]
 fn nothing_that_only_uses_the_machine_changes_a_bit() {
     let place = Place::new();
     let want = fingerprint(&place.run("plain", cpu(Isa::best(), 2), &[]));
@@ -303,6 +333,7 @@ fn h12_machine_settings_aside_every_setting_changes_the_run() {
     let want = fingerprint(&place.run("plain", cpu(Isa::best(), 2), &["steps=4"]));
     for change in [
         "seed=8",
+        "precision='bf16'",
         "train.rank=2",
         "train.alpha=4",
         "train.targets=['q_proj']",

@@ -31,4 +31,4 @@ pub mod weights;
 
 pub use buffer::Buffer;
 pub use cpu::{Cpu, CpuError, Isa};
-pub use gemm::{Panels, Part, Term};
+pub use gemm::{HalfPanels, Panels, Part, Term, Weights};

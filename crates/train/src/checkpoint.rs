@@ -165,7 +165,9 @@ impl Engine {
     /// - Errors: as for [`Checkpoint::load`]; then the engine is as it was.
     pub fn load_weights(&mut self, folder: &Path) -> Result<(), PolicyError> {
         let c = self.exact();
-        Checked::open(&folder.join(WEIGHTS), &c, self.stored())?.set(&c, self.stored_mut())
+        Checked::open(&folder.join(WEIGHTS), &c, self.stored())?.set(&c, self.stored_mut())?;
+        self.refresh();
+        Ok(())
     }
 }
 
@@ -219,6 +221,7 @@ impl Checkpoint for Engine {
             }
         };
         weights.set(&c, self.stored_mut())?;
+        self.refresh();
         (self.grads, self.moments, self.n_updates) = (grads, moments, state.n_updates);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The training side of the engine.
 
+use model::HalfParams;
 use model::block::Grads;
 use model::head::Tempering;
 use model::packed::{Derivatives, Given, Pack, Sequence, Trainer, Values};
@@ -11,8 +12,14 @@ use crate::optimiser;
 impl Learner for Engine {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         self.check_batch(batch)?;
-        let (params, adapter) = (&self.params, self.adapter.as_ref());
-        let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
+        let given = Given {
+            cpu: &self.cpu,
+            config: &self.config,
+            params: &self.params,
+            half: self.half.as_ref(),
+            adapter: self.adapter.as_ref(),
+            tempering: tempering(batch),
+        };
         let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         forward(trainer, &given, batch, &self.settings)
     }
@@ -24,8 +31,14 @@ impl Learner for Engine {
                 .ok_or_else(|| PolicyError::Unsupported("this policy is frozen and cannot be trained".to_owned()))?;
             (self.grads, self.moments) = (grads, Some(moments));
         }
-        let (params, adapter) = (&self.params, self.adapter.as_ref());
-        let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
+        let given = Given {
+            cpu: &self.cpu,
+            config: &self.config,
+            params: &self.params,
+            half: self.half.as_ref(),
+            adapter: self.adapter.as_ref(),
+            tempering: tempering(batch),
+        };
         let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         let result = accumulate(trainer, &given, batch, &self.settings, &mut self.grads, loss);
         if result.is_err() {
@@ -41,12 +54,18 @@ impl Learner for Engine {
         let weights = (&mut self.params, self.adapter.as_mut());
         let report = optimiser::update(&self.cpu, weights, &mut self.grads, moments, step, self.n_updates + 1)?;
         self.n_updates = report.n_updates;
+        if matches!(self.trainable, Trainable::Full {}) {
+            self.refresh();
+        }
         Ok(report)
     }
 
     fn keep_reference(&mut self) -> Result<(), PolicyError> {
         self.reference = Some(match self.trainable {
-            Trainable::Full {} => Reference::Full(Box::new(self.params.clone())),
+            Trainable::Full {} => {
+                let half = self.half.as_ref().map(|_| HalfParams::of(&self.params));
+                Reference::Full(Box::new((self.params.clone(), half)))
+            },
             Trainable::Lora { .. } | Trainable::Frozen {} => Reference::Adapter(self.adapter.clone()),
         });
         Ok(())
@@ -54,12 +73,12 @@ impl Learner for Engine {
 
     fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         self.check_batch(batch)?;
-        let (params, adapter) = match &self.reference {
+        let (params, half, adapter) = match &self.reference {
             None => return Err(PolicyError::Unsupported("no reference was kept".to_owned())),
-            Some(Reference::Full(params)) => (&**params, None),
-            Some(Reference::Adapter(adapter)) => (&self.params, adapter.as_ref()),
+            Some(Reference::Full(kept)) => (&kept.0, kept.1.as_ref(), None),
+            Some(Reference::Adapter(adapter)) => (&self.params, self.half.as_ref(), adapter.as_ref()),
         };
-        let given = Given { cpu: &self.cpu, config: &self.config, params, adapter, tempering: tempering(batch) };
+        let given = Given { cpu: &self.cpu, config: &self.config, params, half, adapter, tempering: tempering(batch) };
         let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
         forward(trainer, &given, batch, &self.settings)
     }

@@ -10,4 +10,4 @@ mod learner;
 mod optimiser;
 mod sampler;
 
-pub use engine::{Engine, EngineError, EngineSettings, Trainable};
+pub use engine::{Engine, EngineError, EngineSettings, Precision, Trainable};

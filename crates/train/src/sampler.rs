@@ -265,9 +265,9 @@ impl<'t> Floor<'_, 't> {
             }
             sequences.push(&mut prompt.sequence);
         }
-        let Engine { infer, cpu, config, params, adapter, cache, .. } = &mut *self.engine;
+        let Engine { infer, cpu, config, params, half, adapter, cache, .. } = &mut *self.engine;
         let logits = infer
-            .step(cpu, config, params, adapter.as_ref(), cache, &mut sequences, &rows)
+            .step(cpu, config, (params, half.as_ref()), adapter.as_ref(), cache, &mut sequences, &rows)
             .map_err(|e| PolicyError::Unsupported(e.to_string()))?;
         let v = config.vocabulary;
         let n_slots = self.slots.len();

@@ -8,7 +8,7 @@ use policy::Sampling;
 use rollout::Rollout;
 use run::{Evaluator, RunFile};
 use serde_json::json;
-use train::{EngineSettings, Trainable};
+use train::{EngineSettings, Precision};
 
 use crate::Done;
 use crate::context::{Context, show};
@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Report pass@k for each of these
     #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1")]
     pass_at: Vec<u64>,
+    /// How products are computed: `f32` or `bf16` [default: as the run did, else `f32`]
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<Precision>,
     /// A folder with an adapter in PEFT's layout to put on the model
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
@@ -64,7 +67,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let tokenizer = located.tokenizer()?.ok_or_else(|| located.no_tokenizer("an evaluation"))?;
     let chat = Arc::new(located.chat(&tokenizer)?);
     let settings = EngineSettings::default();
-    let mut engine = located.engine(context.cpu()?, Some(tokenizer.clone()), Trainable::Frozen {}, settings, 0)?;
+    let mut engine = located.engine(context.cpu()?, Some(tokenizer.clone()), args.precision, settings, 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

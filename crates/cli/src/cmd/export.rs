@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use train::export::{Format, export};
-use train::{EngineSettings, Trainable};
+use train::EngineSettings;
 
 use crate::Done;
 use crate::context::{Context, show};
@@ -39,7 +39,7 @@ impl Judged for train::export::ExportError {
 
 pub(crate) fn run(args: Args, context: &Context) -> Done {
     let located = context.locate(&args.model)?;
-    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen {}, EngineSettings::default(), 0)?;
+    let mut engine = located.engine(context.cpu()?, None, None, EngineSettings::default(), 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

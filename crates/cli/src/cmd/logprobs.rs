@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use episode::Token;
 use policy::{Batch, Learner, TokenValues, TrainSequence};
 use serde::{Deserialize, Serialize};
-use train::{EngineSettings, Trainable};
+use train::{EngineSettings, Precision};
 
 use crate::Done;
 use crate::cmd::sample::check_tokens;
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Sequences as JSON lines; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     tokens: String,
+    /// How products are computed: `f32` or `bf16` [default: as the run did, else `f32`]
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<Precision>,
     /// A folder with an adapter in PEFT's layout to put on the model
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
@@ -55,7 +58,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
         check_tokens(&line.value.tokens, &config, config.context).map_err(|f| f.at(line.place.clone()))?;
     }
     // Tokens are numbers here: a tokenizer is not needed.
-    let mut engine = located.engine(context.cpu()?, None, Trainable::Frozen {}, EngineSettings::default(), 0)?;
+    let mut engine = located.engine(context.cpu()?, None, args.precision, EngineSettings::default(), 0)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

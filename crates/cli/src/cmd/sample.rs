@@ -14,7 +14,7 @@ use policy::{Job, Jobs, PolicyError, Sampled, Sampler, Sampling};
 use serde::{Deserialize, Serialize};
 use tensor::attention::paged::PAGE;
 use text::{Special, StreamDecoder, Tokenizer};
-use train::{EngineSettings, Trainable};
+use train::{EngineSettings, Precision};
 
 use crate::Done;
 use crate::context::Context;
@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Prompts as JSON lines; `-` reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<String>,
+    /// How products are computed: `f32` or `bf16` [default: as the run did, else `f32`]
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<Precision>,
     /// A folder with an adapter in PEFT's layout to put on the model
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
@@ -124,7 +127,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let sampling = Sampling { stop_tokens: tokenizer.as_ref().map_or(Vec::new(), |t| t.eos().to_vec()), ..sampling };
     let settings = EngineSettings { batch: args.batch, ..EngineSettings::default() };
     let settings = EngineSettings { cache_mb: cache_mb(&config, &prompts, &sampling, &settings), ..settings };
-    let mut engine = located.engine(context.cpu()?, tokenizer.clone(), Trainable::Frozen {}, settings, args.seed)?;
+    let mut engine = located.engine(context.cpu()?, tokenizer.clone(), args.precision, settings, args.seed)?;
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }

@@ -46,7 +46,7 @@ fn logits(config: &Config, params: &Params, adapter: Option<&Adapter>) -> Vec<f3
     let rows: Vec<Row> = tokens.iter().map(|t| Row { token: *t, sequence: 0, wanted: true }).collect();
     let (mut cache, mut sequence) = (Cache::new(config, 4), Sequence::default());
     let mut infer = Infer::new(config);
-    infer.step(&cpu(), config, params, adapter, &mut cache, &mut [&mut sequence], &rows).unwrap().to_vec()
+    infer.step(&cpu(), config, (params, None), adapter, &mut cache, &mut [&mut sequence], &rows).unwrap().to_vec()
 }
 
 fn far(a: &[f32], b: &[f32]) -> f32 {

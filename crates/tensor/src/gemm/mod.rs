@@ -6,11 +6,13 @@
 //!
 //! R rows · N outputs · K inputs
 
+mod half;
 mod micro;
 mod panels;
 
 use std::cell::RefCell;
 
+pub use half::{HalfPanels, from_bf16, to_bf16};
 pub use panels::{Panels, Part};
 
 use crate::buffer::{Buffer, Shared};
@@ -39,7 +41,53 @@ pub struct Term<'a> {
     /// Distance between rows.
     pub ld: usize,
     /// The weights.
-    pub w: &'a Panels,
+    pub w: Weights<'a>,
+}
+
+/// Weights in one of the two precisions.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    /// f32 weights, f32 inputs.
+    Single(&'a Panels),
+    /// bf16 weights; a forward product rounds its inputs to bf16, a backward product does not.
+    Half(&'a HalfPanels),
+}
+
+impl<'a> From<&'a Panels> for Weights<'a> {
+    fn from(w: &'a Panels) -> Self {
+        Weights::Single(w)
+    }
+}
+
+impl<'a> From<&'a HalfPanels> for Weights<'a> {
+    fn from(w: &'a HalfPanels) -> Self {
+        Weights::Half(w)
+    }
+}
+
+impl<'a> Weights<'a> {
+    /// Number of outputs.
+    pub fn n_outputs(self) -> usize {
+        match self {
+            Weights::Single(w) => w.n_outputs(),
+            Weights::Half(w) => w.n_outputs(),
+        }
+    }
+
+    /// Number of input columns.
+    pub fn n_inputs(self) -> usize {
+        match self {
+            Weights::Single(w) => w.n_inputs(),
+            Weights::Half(w) => w.n_inputs(),
+        }
+    }
+
+    fn panels(self) -> &'a [Panel] {
+        match self {
+            Weights::Single(w) => w.panels(),
+            Weights::Half(w) => w.panels(),
+        }
+    }
 }
 
 /// y = Σ terms x Wᵀ, each element one chain through the terms in order.
@@ -53,8 +101,19 @@ pub fn linear(cpu: &Cpu, rows: usize, terms: &[Term<'_>], y: &mut [f32], ldy: us
         check_rows("x", term.x, rows, term.ld, term.w.n_inputs());
     }
     check_rows("y", y, rows, ldy, first.w.n_outputs());
+    // At most the first term, the base weights, is in bf16: adapters are f32.
+    match first.w {
+        Weights::Single(_) => forward(cpu, rows, terms, None, y, ldy, accumulate),
+        Weights::Half(w) => half::with_pairs(cpu, rows, w.n_inputs(), (first.x, first.ld), |pairs| {
+            forward(cpu, rows, terms, Some(pairs), y, ldy, accumulate);
+        }),
+    }
+}
+
+/// The units of [`linear`]; `pairs` are the first term's rows where its weights are bf16.
+fn forward(cpu: &Cpu, rows: usize, terms: &[Term<'_>], pairs: Option<&[u32]>, y: &mut [f32], ldy: usize, accumulate: bool) {
     let (blocks, per_block) = split(rows, ROW_BLOCK);
-    let panels = first.w.panels();
+    let panels = terms[0].w.panels();
     let out = Shared::new(y);
     cpu.pool().run(blocks * panels.len(), &|unit| {
         let (block, panel) = (unit / panels.len(), &panels[unit % panels.len()]);
@@ -62,13 +121,23 @@ pub fn linear(cpu: &Cpu, rows: usize, terms: &[Term<'_>], y: &mut [f32], ldy: us
         let n_rows = per_block.min(rows - start);
         let mut accumulate = accumulate;
         for term in terms {
-            let Some(own) = find_panel(term.w, panel) else { continue };
-            let x = &term.x[start * term.ld + own.input..];
-            let b = term.w.panel_data(own);
+            let Some(own) = find_panel(term.w.panels(), panel) else { continue };
             let c = Rect { out, at: start * ldy + own.col, ld: ldy, width: own.width };
-            let a = Rows { x, ld: term.ld, n: n_rows };
-            // SAFETY: units own disjoint rows or columns of `y`; sizes were checked above.
-            unsafe { product(cpu.isa(), a, b, own.lanes, own.k, c, accumulate) };
+            // SAFETY: units own disjoint rows or columns of `y`; sizes were checked by the caller.
+            unsafe {
+                match (term.w, pairs) {
+                    (Weights::Half(w), Some(pairs)) => {
+                        let ld = w.n_inputs().div_ceil(2);
+                        let a = half::PairRows { x: &pairs[start * ld + own.input / 2..], ld, n: n_rows };
+                        half::product(cpu.isa(), a, w.panel_data(own), own.lanes, own.k.div_ceil(2), c, accumulate);
+                    }
+                    (Weights::Single(w), _) => {
+                        let a = Rows { x: &term.x[start * term.ld + own.input..], ld: term.ld, n: n_rows };
+                        product(cpu.isa(), a, w.panel_data(own), own.lanes, own.k, c, accumulate);
+                    }
+                    (Weights::Half(_), None) => unreachable!("only the first term may be bf16, and it has its pairs"),
+                }
+            }
             accumulate = true;
         }
     });
@@ -86,9 +155,9 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
     }
     check_rows("dx", dx, rows, lddx, first.w.n_inputs());
     let mut columns: Vec<(usize, usize)> = Vec::new();
-    for part in first.w.parts() {
-        for start in part.inputs.clone().step_by(PANEL) {
-            let block = (start, (part.inputs.end - start).min(PANEL));
+    for panel in first.w.panels() {
+        for start in (panel.input..panel.input + panel.k).step_by(PANEL) {
+            let block = (start, (panel.input + panel.k - start).min(PANEL));
             if !columns.contains(&block) {
                 columns.push(block);
             }
@@ -118,14 +187,14 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
                     let b = buffer.reserve(n * lanes);
                     let mut at = 0;
                     for panel in stretch {
-                        transpose_block(
-                            cpu.isa(),
-                            term.w.panel_data(panel),
-                            panel,
-                            start - panel.input,
-                            width,
-                            &mut b[at..],
-                        );
+                        let first = start - panel.input;
+                        let out = &mut b[at..];
+                        match term.w {
+                            Weights::Single(w) => {
+                                transpose_block(cpu.isa(), w.panel_data(panel), panel, first, width, out);
+                            }
+                            Weights::Half(w) => w.transpose(panel, first, width, out),
+                        }
                         at += panel.width * lanes;
                     }
                     let x = &term.x[first_row * term.ld + head.col..];
@@ -313,8 +382,7 @@ unsafe fn product(isa: Isa, a: Rows<'_>, b: &[f32], lanes: usize, k: usize, c: R
 #[repr(align(64))]
 struct Edge([f32; 12 * PANEL]);
 
-fn find_panel<'a>(w: &'a Panels, like: &Panel) -> Option<&'a Panel> {
-    let panels = w.panels();
+fn find_panel<'a>(panels: &'a [Panel], like: &Panel) -> Option<&'a Panel> {
     let index = panels.partition_point(|p| p.col < like.col);
     panels.get(index).filter(|p| p.col == like.col && p.width == like.width)
 }

@@ -24,13 +24,13 @@ fn weights(parts: Vec<Part>, seed: u32) -> Panels {
 fn by_definition(rows: usize, terms: &[Term<'_>], n: usize, start: &[f32], accumulate: bool) -> Vec<f32> {
     let mut y = vec![0.0; rows * n];
     for r in 0..rows {
-        for part in terms[0].w.parts() {
+        for part in single(terms[0].w).parts() {
             for o in part.outputs.clone() {
                 let mut acc = if accumulate { start[r * n + o] } else { 0.0 };
                 for term in terms {
-                    let Some(own) = term.w.parts().iter().find(|p| p.outputs.contains(&o)) else { continue };
+                    let Some(own) = single(term.w).parts().iter().find(|p| p.outputs.contains(&o)) else { continue };
                     let mut row = vec![0.0; own.inputs.len()];
-                    term.w.row(o, &mut row);
+                    single(term.w).row(o, &mut row);
                     for (i, w) in row.iter().enumerate() {
                         acc = term.x[r * term.ld + own.inputs.start + i].mul_add(*w, acc);
                     }
@@ -71,7 +71,7 @@ fn forward_is_one_chain_on_every_vector_set_and_thread_count() {
     for (rows, k) in [(1, 3), (5, 64), (13, 385), (250, 40), (3, 800)] {
         let (w, b) = (weights(fused(k), 1), weights(adapter(4), 500));
         let (x, t, y0) = (numbers(rows * k, 7), numbers(rows * 8, 8), numbers(rows * 105, 9));
-        let terms = [Term { x: &x, ld: k, w: &w }, Term { x: &t, ld: 8, w: &b }];
+        let terms = [Term { x: &x, ld: k, w: (&w).into() }, Term { x: &t, ld: 8, w: (&b).into() }];
         for accumulate in [false, true] {
             let want = by_definition(rows, &terms, 105, &y0, accumulate);
             everywhere(|cpu| {
@@ -106,7 +106,7 @@ fn backward_is_one_chain_over_outputs_then_adapters() {
         }
         everywhere(|cpu| {
             let mut dx = vec![9.0; rows * k];
-            let terms = [Term { x: &dy, ld: 105, w: &w }, Term { x: &dt, ld: 8, w: &a }];
+            let terms = [Term { x: &dy, ld: 105, w: (&w).into() }, Term { x: &dt, ld: 8, w: (&a).into() }];
             linear_back(cpu, rows, &terms, &mut dx, k, false);
             assert_eq!(bits(&dx), bits(&want), "{rows} x {k} {cpu:?}");
         });
@@ -134,7 +134,7 @@ fn backward_through_an_adapter_keeps_its_parts_apart() {
     }
     everywhere(|cpu| {
         let mut dt = vec![0.0; rows * 2 * r];
-        linear_back(cpu, rows, &[Term { x: &dy, ld: 105, w: &b }], &mut dt, 2 * r, false);
+        linear_back(cpu, rows, &[Term { x: &dy, ld: 105, w: (&b).into() }], &mut dt, 2 * r, false);
         assert_eq!(bits(&dt), bits(&want));
     });
 }
@@ -164,4 +164,107 @@ fn weight_gradients_are_one_chain_over_rows_however_they_are_cut() {
             }
         });
     }
+}
+
+fn single(w: Weights<'_>) -> &Panels {
+    match w {
+        Weights::Single(w) => w,
+        Weights::Half(_) => panic!("these tests look at f32 weights"),
+    }
+}
+
+/// The definition in bf16: inputs and weights rounded, one chain of flushing fused multiply-adds.
+fn half_by_definition(rows: usize, x: &[f32], k: usize, w: &Panels, n: usize) -> Vec<f32> {
+    let round = |v: f32| from_bf16(to_bf16(v));
+    let mut y = vec![0.0; rows * n];
+    for r in 0..rows {
+        for o in 0..n {
+            let mut row = vec![0.0; k];
+            w.row(o, &mut row);
+            let mut acc = 0.0_f32;
+            for i in 0..k {
+                acc = round(x[r * k + i]).mul_add(round(row[i]), acc);
+                if acc.abs() < f32::MIN_POSITIVE {
+                    acc = 0.0_f32.copysign(acc);
+                }
+            }
+            y[r * n + o] = acc;
+        }
+    }
+    y
+}
+
+#[test]
+fn bf16_products_are_one_chain_with_and_without_the_instruction() {
+    for (rows, k, scale) in [(1, 2, 1.0), (5, 63, 1.0), (13, 801, 1.0), (250, 40, 1.0), (9, 64, 1e-19), (9, 64, 2e-20)] {
+        let mut w = weights(fused(k), 1);
+        w.data_mut().iter_mut().for_each(|v| *v *= scale);
+        let half = HalfPanels::of(&w);
+        let x: Vec<f32> = numbers(rows * k, 7).iter().map(|v| v * scale).collect();
+        let want = half_by_definition(rows, &x, k, &w, 105);
+        everywhere(|cpu| {
+            let mut y = vec![9.0; rows * 105];
+            linear(cpu, rows, &[Term { x: &x, ld: k, w: (&half).into() }], &mut y, 105, false);
+            assert_eq!(bits(&y), bits(&want), "{rows} x {k} at {scale} {cpu:?}");
+        });
+    }
+}
+
+#[test]
+fn an_adapter_continues_a_bf16_chain_in_f32_and_rows_do_not_meet() {
+    let (rows, k) = (70, 64);
+    let (w, b) = (weights(fused(k), 1), weights(adapter(4), 500));
+    let half = HalfPanels::of(&w);
+    let (x, t) = (numbers(rows * k, 7), numbers(rows * 8, 8));
+    let mut want = half_by_definition(rows, &x, k, &w, 105);
+    let continued = by_definition(rows, &[Term { x: &t, ld: 8, w: (&b).into() }], 105, &want, true);
+    for r in 0..rows {
+        for o in (0..70).chain(103..105) {
+            want[r * 105 + o] = continued[r * 105 + o];
+        }
+    }
+    everywhere(|cpu| {
+        let terms = [Term { x: &x, ld: k, w: (&half).into() }, Term { x: &t, ld: 8, w: (&b).into() }];
+        let mut y = vec![0.0; rows * 105];
+        linear(cpu, rows, &terms, &mut y, 105, false);
+        assert_eq!(bits(&y), bits(&want), "{cpu:?}");
+        // One row alone, as a batch of one.
+        let alone = [Term { x: &x[5 * k..], ld: k, w: (&half).into() }, Term { x: &t[5 * 8..], ld: 8, w: (&b).into() }];
+        let mut y = vec![0.0; 105];
+        linear(cpu, 1, &alone, &mut y, 105, false);
+        assert_eq!(bits(&y), bits(&want[5 * 105..6 * 105]), "{cpu:?}");
+    });
+}
+
+#[test]
+fn a_backward_product_uses_the_rounded_weights() {
+    let (rows, k) = (7, 71);
+    let w = weights(fused(k), 1);
+    let mut rounded = w.zeros_like();
+    for (r, v) in rounded.data_mut().iter_mut().zip(w.data()) {
+        *r = from_bf16(to_bf16(*v));
+    }
+    let half = HalfPanels::of(&w);
+    let dy = numbers(rows * 105, 3);
+    everywhere(|cpu| {
+        let (mut got, mut want) = (vec![0.0; rows * k], vec![1.0; rows * k]);
+        linear_back(cpu, rows, &[Term { x: &dy, ld: 105, w: (&half).into() }], &mut got, k, false);
+        linear_back(cpu, rows, &[Term { x: &dy, ld: 105, w: (&rounded).into() }], &mut want, k, false);
+        assert_eq!(bits(&got), bits(&want), "{cpu:?}");
+    });
+}
+
+#[test]
+fn rounding_to_bf16_is_to_nearest_even_and_flushes_denormals() {
+    for (x, want) in [
+        (1.0, 1.0),
+        (1.0 + 1.0 / 256.0, 1.0),
+        (1.0 + 3.0 / 256.0, 1.0 + 4.0 / 256.0),
+        (-2.5e-39, 0.0),
+        (f32::INFINITY, f32::INFINITY),
+        (f32::MAX, f32::INFINITY),
+    ] {
+        assert_eq!(from_bf16(to_bf16(x)), want, "{x}");
+    }
+    assert!(from_bf16(to_bf16(f32::NAN)).is_nan());
 }
