@@ -94,7 +94,7 @@ fn logits(cpu: &Cpu, config: &Config, params: &Params, tokens: &[u32], chunk: us
     let rows: Vec<Row> = tokens.iter().map(|t| Row { token: *t, sequence: 0, wanted: true }).collect();
     let mut all = Vec::new();
     for chunk in rows.chunks(chunk) {
-        let got = infer.step(cpu, config, params, None, &mut cache, &mut [&mut sequence], chunk);
+        let got = infer.step(cpu, config, (params, None), None, &mut cache, &mut [&mut sequence], chunk);
         all.extend_from_slice(got.unwrap());
     }
     all
@@ -105,7 +105,7 @@ fn trained(cpu: &Cpu, config: &Config, params: &Params, tokens: &[u32]) -> Vec<f
     let trained: Vec<bool> = (0..tokens.len()).map(|i| i > 0).collect();
     let mut pack = Pack::default();
     pack.push(&[Sequence { tokens, trained: &trained }], true);
-    let given = Given { cpu, config, params, adapter: None, tempering: Tempering::NONE };
+    let given = Given { cpu, config, params, half: None, adapter: None, tempering: Tempering::NONE };
     Trainer::new(config, false).forward(&given, &pack).remove(0).remove(0).0.split_off(1)
 }
 

@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn the_tree_folds_halves_and_no_other_way() {
-        let l: [f32; LANES] = std::array::from_fn(|i| ((i * 7 + 3) % 16) as f32 / 3.0 + (i as f32).exp2());
-        let eighths: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
-        let quarters: [f32; 4] = std::array::from_fn(|i| eighths[i] + eighths[i + 4]);
-        let want = (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
+        let l: [f32; LANES] = std::array::from_fn(|i| ((i * 7919 + 9) % 1009) as f32 / 9.0);
+        let by_eight: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
+        let by_four: [f32; 4] = std::array::from_fn(|i| by_eight[i] + by_eight[i + 4]);
+        let want = (by_four[0] + by_four[2]) + (by_four[1] + by_four[3]);
         assert_eq!(tree(l).to_bits(), want.to_bits());
         // The values tell the orders apart.
         let up = l.iter().sum::<f32>();

@@ -10,7 +10,8 @@
 //! scale-context            decoding by context, 64 … 4096                   --rows 8 --limit 4096
 //! scale-group              a step by group size, 1 2 4 8 16 32              --prompt 256 --new 64 --limit 32
 //!
-//! every work       --threads N, --model PATH or --layers N (random weights in the shape of SmolLM2-135M), --repeats 1
+//! every work       --threads N, --model PATH or --layers N (random weights in the shape of SmolLM2-135M), --repeats 1,
+//!                  --precision f32|bf16
 //! training         --recompute yes|no, --micro-batch-rows N
 //! group            --share both|yes|no (one of them alone has its own peak memory), --train lora|full
 //! scale-group      --train lora|full
@@ -38,7 +39,7 @@ use policy::{AdamStep, Batch, Job, Jobs, Learner, PolicyError, Sampled, Sampler,
 use serde_json::{Map, Value, json};
 use surefoot_train as train;
 use tensor::{Cpu, Isa};
-use train::{Engine, EngineSettings, Trainable};
+use train::{Engine, EngineSettings, Precision, Trainable};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -127,6 +128,7 @@ impl Flags {
 /// Where and how often things are measured, and over which weights.
 struct Machine {
     isa: Isa,
+    precision: Precision,
     threads: usize,
     model: Option<PathBuf>,
     layers: usize,
@@ -149,7 +151,9 @@ impl Machine {
         };
         let layers = config.n_layers;
         let position_bytes = layers * 2 * config.n_kv_heads * config.head_dim * size_of::<f32>();
-        Ok(Machine { isa, threads, model, layers, position_bytes, repeats: flags.size("repeats", 1)? })
+        let precision =
+            if flags.choice("precision", &["f32", "bf16"])? == "bf16" { Precision::Bf16 } else { Precision::F32 };
+        Ok(Machine { isa, precision, threads, model, layers, position_bytes, repeats: flags.size("repeats", 1)? })
     }
 
     fn engine(&self, trainable: Trainable, settings: EngineSettings) -> Result<Engine> {
@@ -157,7 +161,8 @@ impl Machine {
             Some(path) => model::load(path)?,
             None => random(shape(self.layers)),
         };
-        Ok(Engine::new(Cpu::new(self.isa, self.threads)?, weights, None, trainable, settings, 0)?)
+        let engine = Engine::new(Cpu::new(self.isa, self.threads)?, weights, None, trainable, settings, 0)?;
+        Ok(engine.with_precision(self.precision))
     }
 
     /// Runs once to warm up, then as often as asked; gives the tokens of a run and the times.
