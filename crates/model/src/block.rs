@@ -191,14 +191,7 @@ pub fn backward(
     let d_act = d_act.reserve(rows * f);
     gate_rows(cpu, c, rows, &kept.gate_up, act);
     let mut site = SiteBack { pass, layer, d_inner, turned };
-    site.run(Site::Down,
-        act,
-        &kept.inner,
-        d_down,
-        Some(d_act),
-        g.as_mut().map(|g| &mut g.down),
-        &mut grads.adapter,
-    );
+    site.run(Site::Down, act, &kept.inner, d_down, Some(d_act), g.as_mut().map(|g| &mut g.down), &mut grads.adapter);
     let d_gate_up = d_gate_up.reserve(rows * 2 * f);
     gate_rows_back(cpu, c, rows, &kept.gate_up, d_act, d_gate_up);
     let (h, d_h) = (h.reserve(rows * d), d_h.reserve(rows * d));

@@ -212,7 +212,14 @@ impl VocabularyLoss {
         }
     }
 
-    fn scaled(&mut self, cpu: &Cpu, head: Weights<'_>, h: &[f32], rows: std::ops::Range<usize>, tempering: &Tempering<'_>) {
+    fn scaled(
+        &mut self,
+        cpu: &Cpu,
+        head: Weights<'_>,
+        h: &[f32],
+        rows: std::ops::Range<usize>,
+        tempering: &Tempering<'_>,
+    ) {
         let (v, d) = (head.n_outputs(), head.n_inputs());
         let z = self.z.reserve(rows.len() * v);
         logits(cpu, head, rows.len(), &h[rows.start * d..rows.end * d], z);

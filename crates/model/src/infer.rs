@@ -7,8 +7,8 @@ use tensor::{Buffer, Cpu};
 use crate::block::{self, Kept, Pass, Work};
 use crate::cache::{Cache, Sequence};
 use crate::head;
-use crate::rope::RopeTable;
 use crate::params::{self, HalfParams};
+use crate::rope::RopeTable;
 use crate::{Adapter, Config, ModelError, Params};
 
 /// One row: a token at the next position of a sequence.

@@ -209,7 +209,16 @@ impl Trainer {
             let dh = self.dh.reserve(n * d);
             let head_grad = grads.params.as_mut().map(|g| g.head.as_mut().expect("a gradient has its own head"));
             let h = &self.h[..n * d];
-            self.head.backward(cpu, params::head(given.params, given.half), h, &normalisers, &targets, &given.tempering, dh, head_grad);
+            self.head.backward(
+                cpu,
+                params::head(given.params, given.half),
+                h,
+                &normalisers,
+                &targets,
+                &given.tempering,
+                dh,
+                head_grad,
+            );
             self.final_norm_back(given, group, grads);
         }
         let positions = &pack.positions;
@@ -281,7 +290,8 @@ impl Trainer {
         for (to, (row, _)) in h.chunks_mut(d).zip(&group.rows) {
             rms_norm(cpu.isa(), &self.x[row * d..(row + 1) * d], &given.params.final_norm, c.norm_epsilon, to);
         }
-        let rows = self.head.values(cpu, params::head(given.params, given.half), h, &pack.targets[index], &given.tempering);
+        let rows =
+            self.head.values(cpu, params::head(given.params, given.half), h, &pack.targets[index], &given.tempering);
         let mut values: Vec<Values> = group.lengths.iter().map(|n| (vec![0.0; *n], vec![0.0; *n])).collect();
         for ((_, places), (normaliser, logps)) in group.rows.iter().zip(&rows) {
             for ((s, p), logp) in places.iter().zip(logps) {

@@ -95,7 +95,8 @@ impl Case {
         let banned = self.banned();
         let inverse = 1.0 / self.json["temperature"].as_f64().unwrap() as f32;
         let tempering = Tempering { inverse, banned: &banned };
-        let given = Given { cpu: &self.cpu, config: &self.config, params: &self.params, half: None, adapter, tempering };
+        let given =
+            Given { cpu: &self.cpu, config: &self.config, params: &self.params, half: None, adapter, tempering };
         let mut pack = Pack::default();
         for group in &groups {
             let sequences: Vec<_> = group.iter().map(|i| Sequence { tokens: &i.tokens, trained: &i.trained }).collect();
@@ -153,7 +154,15 @@ impl Case {
                 let rows: Vec<Row> = item.tokens.iter().map(|t| Row { token: *t, sequence: 0, wanted: true }).collect();
                 for chunk in rows.chunks(if at_once { rows.len() } else { 1 }) {
                     let logits = infer
-                        .step(&self.cpu, &self.config, (&self.params, None), adapter, &mut cache, &mut [&mut sequence], chunk)
+                        .step(
+                            &self.cpu,
+                            &self.config,
+                            (&self.params, None),
+                            adapter,
+                            &mut cache,
+                            &mut [&mut sequence],
+                            chunk,
+                        )
                         .unwrap();
                     got.extend_from_slice(logits);
                 }

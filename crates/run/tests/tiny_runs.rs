@@ -139,7 +139,9 @@ fn ten_steps_of_grpo_have_the_golden_hashes_on_every_vector_set_and_thread_count
 
 #[test]
 fn bf16_runs_have_one_set_of_bits_and_the_first_ratio_is_one() {
-    for train in [&["precision='bf16'"][..], &["precision='bf16'", "train={ kind = 'full' }", "optimiser.learning_rate=2e-3"]] {
+    for train in
+        [&["precision='bf16'"][..], &["precision='bf16'", "train={ kind = 'full' }", "optimiser.learning_rate=2e-3"]]
+    {
         let place = Place::new();
         let want = fingerprint(&place.run("first", cpu(Isa::Scalar, 1), train));
         for isa in Isa::available() {

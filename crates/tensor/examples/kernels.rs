@@ -47,8 +47,10 @@ fn main() -> ExitCode {
             let (mut y, mut dx) = (vec![0.0; rows * n], vec![0.0; rows * k]);
             let (mut grad, mut scratch) = (w.zeros_like(), Buffer::default());
             let share = |seconds: f64| 2.0 * (n * k * rows) as f64 / 1e9 / seconds / ceiling;
-            let forward = share(best(|| linear(&cpu, rows, &[Term { x: &x, ld: k, w: (&w).into() }], &mut y, n, false)));
-            let back = share(best(|| linear_back(&cpu, rows, &[Term { x: &dy, ld: n, w: (&w).into() }], &mut dx, k, false)));
+            let forward =
+                share(best(|| linear(&cpu, rows, &[Term { x: &x, ld: k, w: (&w).into() }], &mut y, n, false)));
+            let back =
+                share(best(|| linear_back(&cpu, rows, &[Term { x: &dy, ld: n, w: (&w).into() }], &mut dx, k, false)));
             let weights = share(best(|| weight_grad(&cpu, rows, (&x, k), (&dy, n), &mut grad, &mut scratch)));
             println!("{n:5} {k:5} {rows:5}  {forward:7.2}  {back:4.2}  {weights:7.2}");
             if rows >= 96 {

@@ -77,7 +77,8 @@ fn logits(path: &Path, lines: &[Value], adapter: Option<&str>) -> Result<(), Box
         let rows: Vec<Row> = tokens.iter().map(|t| Row { token: *t, sequence: 0, wanted: true }).collect();
         let (mut cache, mut sequence) = (Cache::new(&config, 1 + tokens.len() / 8), Sequence::default());
         let mut infer = Infer::new(&config);
-        let all = infer.step(&cpu, &config, (&params, None), adapter.as_ref(), &mut cache, &mut [&mut sequence], &rows)?;
+        let all =
+            infer.step(&cpu, &config, (&params, None), adapter.as_ref(), &mut cache, &mut [&mut sequence], &rows)?;
         println!("{}", json!({"logits": all.chunks(config.vocabulary).collect::<Vec<_>>()}));
     }
     Ok(())

@@ -65,7 +65,7 @@ impl Learner for Engine {
             Trainable::Full {} => {
                 let half = self.half.as_ref().map(|_| HalfParams::of(&self.params));
                 Reference::Full(Box::new((self.params.clone(), half)))
-            },
+            }
             Trainable::Lora { .. } | Trainable::Frozen {} => Reference::Adapter(self.adapter.clone()),
         });
         Ok(())

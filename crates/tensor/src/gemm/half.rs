@@ -56,7 +56,8 @@ impl HalfPanels {
             panel.start = start;
             start += panel.lanes * panel.k.div_ceil(2);
         }
-        let mut half = HalfPanels { n_outputs: w.n_outputs(), n_inputs: w.n_inputs(), panels, data: Words::zeroed(start) };
+        let mut half =
+            HalfPanels { n_outputs: w.n_outputs(), n_inputs: w.n_inputs(), panels, data: Words::zeroed(start) };
         half.refresh(w);
         half
     }
@@ -192,7 +193,15 @@ struct PairTile {
 ///
 /// # Safety
 /// No other thread may touch the rectangle; `a` and `b` must cover `n` rows of `k` pairs and `k` rows of `lanes`.
-pub(super) unsafe fn product(isa: Isa, a: PairRows<'_>, b: &[u32], lanes: usize, k: usize, c: Rect<'_>, accumulate: bool) {
+pub(super) unsafe fn product(
+    isa: Isa,
+    a: PairRows<'_>,
+    b: &[u32],
+    lanes: usize,
+    k: usize,
+    c: Rect<'_>,
+    accumulate: bool,
+) {
     let most = super::micro::max_rows(lanes);
     let tiles = a.n.div_ceil(most);
     let whole = c.width == lanes;
@@ -366,7 +375,13 @@ thread_local! {
 }
 
 /// Rounds rows to pairs and hands them to `f`.
-pub(super) fn with_pairs<R>(cpu: &crate::Cpu, rows: usize, k: usize, (x, ld): (&[f32], usize), f: impl FnOnce(&[u32]) -> R) -> R {
+pub(super) fn with_pairs<R>(
+    cpu: &crate::Cpu,
+    rows: usize,
+    k: usize,
+    (x, ld): (&[f32], usize),
+    f: impl FnOnce(&[u32]) -> R,
+) -> R {
     let width = k.div_ceil(2);
     let mut pairs = PAIRS.with_borrow_mut(std::mem::take);
     pairs.resize((rows * width).max(pairs.len()), 0);
@@ -382,4 +397,3 @@ pub(super) fn with_pairs<R>(cpu: &crate::Cpu, rows: usize, k: usize, (x, ld): (&
     PAIRS.with_borrow_mut(|p| *p = pairs);
     result
 }
-

@@ -111,7 +111,15 @@ pub fn linear(cpu: &Cpu, rows: usize, terms: &[Term<'_>], y: &mut [f32], ldy: us
 }
 
 /// The units of [`linear`]; `pairs` are the first term's rows where its weights are bf16.
-fn forward(cpu: &Cpu, rows: usize, terms: &[Term<'_>], pairs: Option<&[u32]>, y: &mut [f32], ldy: usize, accumulate: bool) {
+fn forward(
+    cpu: &Cpu,
+    rows: usize,
+    terms: &[Term<'_>],
+    pairs: Option<&[u32]>,
+    y: &mut [f32],
+    ldy: usize,
+    accumulate: bool,
+) {
     let (blocks, per_block) = split(rows, ROW_BLOCK);
     let panels = terms[0].w.panels();
     let out = Shared::new(y);

@@ -196,7 +196,8 @@ fn half_by_definition(rows: usize, x: &[f32], k: usize, w: &Panels, n: usize) ->
 
 #[test]
 fn bf16_products_are_one_chain_with_and_without_the_instruction() {
-    for (rows, k, scale) in [(1, 2, 1.0), (5, 63, 1.0), (13, 801, 1.0), (250, 40, 1.0), (9, 64, 1e-19), (9, 64, 2e-20)] {
+    for (rows, k, scale) in [(1, 2, 1.0), (5, 63, 1.0), (13, 801, 1.0), (250, 40, 1.0), (9, 64, 1e-19), (9, 64, 2e-20)]
+    {
         let mut w = weights(fused(k), 1);
         w.data_mut().iter_mut().for_each(|v| *v *= scale);
         let half = HalfPanels::of(&w);
