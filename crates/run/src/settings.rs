@@ -249,10 +249,19 @@ impl RunFile {
     /// - Errors: [`RunError::Settings`] naming the key.
     pub fn resolve(&self) -> Result<Settings, RunError> {
         let text = toml::to_string(&self.table).map_err(|e| RunError::Settings(e.to_string()))?;
-        let settings: Settings = toml::from_str(&text).map_err(|e| RunError::Settings(e.message().to_owned()))?;
+        let settings: Settings = toml::from_str(&text).map_err(|e| RunError::Settings(with_place(&text, &e)))?;
         settings.check()?;
         Ok(settings)
     }
+}
+
+/// The parser's message, with the line it is about where the message names nothing.
+fn with_place(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message();
+    let start = error.span().map_or(0, |s| s.start.min(text.len()));
+    let line = text[..start].rfind('\n').map_or(0, |n| n + 1);
+    let line = text[line..].lines().next().unwrap_or_default();
+    if message.contains('`') || line.is_empty() { message.to_owned() } else { format!("`{line}`: {message}") }
 }
 
 impl Settings {
@@ -369,6 +378,7 @@ mod tests {
         check("train={ kind = 'full', rank = 4 }", Some("unknown field `rank`, there are no fields"));
         check("rollout.turns=2", Some("`rollout.turns` is 2, needed 1: no environment here has a second turn"));
         check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
+        check("steps=x", Some("`steps = \"x\"`: invalid type: string \"x\", expected u64"));
         check("precision=bf16", None);
         check("precision=f16", Some("unknown variant `f16`, expected `f32` or `bf16`"));
         check("eval.attempts=4", Some("`eval.attempts` is 4 at temperature 0, needed 1: all would be equal"));
