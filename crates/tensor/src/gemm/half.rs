@@ -9,8 +9,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use super::micro::Tile;
 use super::panels::{Panel, Panels};
-use super::{INNER, Rect};
 use crate::Isa;
 use crate::lanes::LANES;
 
@@ -167,85 +167,14 @@ versioned! {
     }
 }
 
-/// Rows of pairs.
-#[derive(Clone, Copy)]
-pub(super) struct PairRows<'a> {
-    pub(super) x: &'a [u32],
-    pub(super) ld: usize,
-    pub(super) n: usize,
-}
+/// One tile of pairs: `k` counts pairs.
+type PairTile = Tile<u32>;
 
-/// One tile of pairs; as `micro::Tile`, with `k` counting pairs.
-#[derive(Clone, Copy)]
-struct PairTile {
-    a: *const u32,
-    lda: usize,
-    b: *const u32,
-    lanes: usize,
-    c: *mut f32,
-    ldc: usize,
-    rows: usize,
-    k: usize,
-    accumulate: bool,
-}
-
-/// Rows times one panel of pairs; as `product`.
+/// Runs one tile of pairs.
 ///
 /// # Safety
-/// No other thread may touch the rectangle; `a` and `b` must cover `n` rows of `k` pairs and `k` rows of `lanes`.
-pub(super) unsafe fn product(
-    isa: Isa,
-    a: PairRows<'_>,
-    b: &[u32],
-    lanes: usize,
-    k: usize,
-    c: Rect<'_>,
-    accumulate: bool,
-) {
-    let most = super::micro::max_rows(lanes);
-    let tiles = a.n.div_ceil(most);
-    let whole = c.width == lanes;
-    for start in (0..k).step_by(INNER) {
-        let len = INNER.min(k - start);
-        let accumulate = accumulate || start > 0;
-        let b = &b[start * lanes..(start + len) * lanes];
-        let mut row = 0;
-        for index in 0..tiles {
-            let rows = (a.n - row).div_ceil(tiles - index);
-            let x = &a.x[row * a.ld + start..];
-            let mut edge = super::Edge([0.0; 12 * super::PANEL]);
-            // SAFETY: the caller owns the rectangle.
-            let (c_start, ldc) = unsafe {
-                if whole {
-                    (c.out.slice(c.at + row * c.ld, (rows - 1) * c.ld + lanes).as_mut_ptr(), c.ld)
-                } else {
-                    if accumulate {
-                        for i in 0..rows {
-                            let from = c.out.slice(c.at + (row + i) * c.ld, c.width);
-                            edge.0[i * lanes..i * lanes + c.width].copy_from_slice(from);
-                        }
-                    }
-                    (edge.0.as_mut_ptr(), lanes)
-                }
-            };
-            let tile =
-                PairTile { a: x.as_ptr(), lda: a.ld, b: b.as_ptr(), lanes, c: c_start, ldc, rows, k: len, accumulate };
-            // SAFETY: the operands cover the tile.
-            unsafe {
-                run(isa, tile);
-                if !whole {
-                    for i in 0..rows {
-                        let to = c.out.slice(c.at + (row + i) * c.ld, c.width);
-                        to.copy_from_slice(&edge.0[i * lanes..i * lanes + c.width]);
-                    }
-                }
-            }
-            row += rows;
-        }
-    }
-}
-
-unsafe fn run(isa: Isa, tile: PairTile) {
+/// As for [`super::micro::run`].
+pub(super) unsafe fn run(isa: Isa, tile: PairTile) {
     // SAFETY: passed on from the caller; an `Isa` exists only where the processor has it, and the instruction is asked for.
     unsafe {
         match isa {

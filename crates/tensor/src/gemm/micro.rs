@@ -18,12 +18,12 @@ pub(crate) fn max_rows(lanes: usize) -> usize {
 
 /// One tile's operands.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
+pub(crate) struct Tile<T = f32> {
     /// Row-major rows, `[rows, k]`, `lda` apart.
-    pub(crate) a: *const f32,
+    pub(crate) a: *const T,
     pub(crate) lda: usize,
     /// A panel, `[k, lanes]`, aligned to 64 bytes.
-    pub(crate) b: *const f32,
+    pub(crate) b: *const T,
     pub(crate) lanes: usize,
     /// Result rows, `[rows, lanes]`, `ldc` apart.
     pub(crate) c: *mut f32,

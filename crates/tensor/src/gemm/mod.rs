@@ -136,12 +136,21 @@ fn forward(
                 match (term.w, pairs) {
                     (Weights::Half(w), Some(pairs)) => {
                         let ld = w.n_inputs().div_ceil(2);
-                        let a = half::PairRows { x: &pairs[start * ld + own.input / 2..], ld, n: n_rows };
-                        half::product(cpu.isa(), a, w.panel_data(own), own.lanes, own.k.div_ceil(2), c, accumulate);
+                        let a = Rows { x: &pairs[start * ld + own.input / 2..], ld, n: n_rows };
+                        product(
+                            half::run,
+                            cpu.isa(),
+                            a,
+                            w.panel_data(own),
+                            own.lanes,
+                            own.k.div_ceil(2),
+                            c,
+                            accumulate,
+                        );
                     }
                     (Weights::Single(w), _) => {
                         let a = Rows { x: &term.x[start * term.ld + own.input..], ld: term.ld, n: n_rows };
-                        product(cpu.isa(), a, w.panel_data(own), own.lanes, own.k, c, accumulate);
+                        product(micro::run, cpu.isa(), a, w.panel_data(own), own.lanes, own.k, c, accumulate);
                     }
                     (Weights::Half(_), None) => unreachable!("only the first term may be bf16, and it has its pairs"),
                 }
@@ -208,7 +217,7 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
                     let x = &term.x[first_row * term.ld + head.col..];
                     let a = Rows { x, ld: term.ld, n: n_rows };
                     // SAFETY: units own disjoint rows or columns of `dx`; sizes were checked above.
-                    unsafe { product(cpu.isa(), a, b, lanes, n, c, accumulate) };
+                    unsafe { product(micro::run, cpu.isa(), a, b, lanes, n, c, accumulate) };
                     accumulate = true;
                 }
             }
@@ -257,7 +266,7 @@ pub fn weight_grad(
                 }
                 let a = Rows { x: &xt[(panel.input + first) * rows + start..], ld: rows, n };
                 // SAFETY: units own disjoint parts of the gradient.
-                unsafe { product(cpu.isa(), a, b, panel.lanes, len, c, true) };
+                unsafe { product(micro::run, cpu.isa(), a, b, panel.lanes, len, c, true) };
             }
         });
     });
@@ -321,8 +330,8 @@ pub fn transpose(cpu: &Cpu, rows: usize, cols: usize, (x, ldx): (&[f32], usize),
 }
 
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    x: &'a [f32],
+struct Rows<'a, T = f32> {
+    x: &'a [T],
     ld: usize,
     n: usize,
 }
@@ -336,11 +345,20 @@ struct Rect<'a> {
     width: usize,
 }
 
-/// Rows times one panel, `k` blocked so that the panel's block stays in cache.
+/// Rows times one panel, `k` blocked so that the panel's block stays in cache; `run` is the inner kernel of the elements' kind.
 ///
 /// # Safety
 /// No other thread may touch the rectangle; `a` and `b` must cover `n` rows of `k` and `k` rows of `lanes`.
-unsafe fn product(isa: Isa, a: Rows<'_>, b: &[f32], lanes: usize, k: usize, c: Rect<'_>, accumulate: bool) {
+unsafe fn product<T>(
+    run: unsafe fn(Isa, Tile<T>),
+    isa: Isa,
+    a: Rows<'_, T>,
+    b: &[T],
+    lanes: usize,
+    k: usize,
+    c: Rect<'_>,
+    accumulate: bool,
+) {
     let most = max_rows(lanes);
     // Rows are dealt evenly: 13 rows of at most 6 become 5 + 4 + 4, so that no tile is nearly empty.
     let tiles = a.n.div_ceil(most);
@@ -373,7 +391,7 @@ unsafe fn product(isa: Isa, a: Rows<'_>, b: &[f32], lanes: usize, k: usize, c: R
                 Tile { a: x.as_ptr(), lda: a.ld, b: b.as_ptr(), lanes, c: c_start, ldc, rows, k: len, accumulate };
             // SAFETY: the operands cover the tile.
             unsafe {
-                micro::run(isa, tile);
+                run(isa, tile);
                 if !whole {
                     for i in 0..rows {
                         let to = c.out.slice(c.at + (row + i) * c.ld, c.width);
