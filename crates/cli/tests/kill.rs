@@ -5,11 +5,12 @@
 #[path = "../../run/tests/tiny/mod.rs"]
 mod tiny;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use store::{RunDir, hash_file};
+use tiny::Place;
 
 const RUN: &str = r#"
 model = "MODEL"
@@ -51,27 +52,17 @@ n_train = 40
 n_held_out = 20
 "#;
 
-struct Place {
-    folder: tempfile::TempDir,
+fn place() -> Place {
+    let place = Place::new();
+    let text = RUN.replace("MODEL", place.model().to_str().unwrap());
+    std::fs::write(place.path("run.toml"), text).unwrap();
+    place
 }
 
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let model = folder.path().join("model");
-        tiny::write(&model, 1);
-        let text = RUN.replace("MODEL", model.to_str().unwrap());
-        std::fs::write(folder.path().join("run.toml"), text).unwrap();
-        Place { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn surefoot(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_surefoot"));
-        command.args(args).env("SUREFOOT_HOME", self.path("home")).current_dir(self.folder.path());
+        command.args(args).env("SUREFOOT_HOME", self.path("home")).current_dir(self.folder());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
@@ -94,7 +85,7 @@ fn fingerprint(folder: &Path) -> Vec<String> {
 
 #[test]
 fn j5_killed_at_random_moments_and_resumed_ends_in_the_same_bits() {
-    let place = Place::new();
+    let place = place();
     let output = place.surefoot(&["train", "run.toml", "--out", "whole", "--threads", "1"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let began = Instant::now();
@@ -142,8 +133,77 @@ fn j5_killed_at_random_moments_and_resumed_ends_in_the_same_bits() {
 }
 
 #[test]
+fn f11_no_grader_and_no_child_of_one_outlives_a_killed_program() {
+    let place = place();
+    std::fs::write(place.path("tasks.jsonl"), "{\"prompt\": \"a\", \"gold\": 1}\n{\"prompt\": \"b\", \"gold\": 2}")
+        .unwrap();
+    let script = "echo $$ >> pids; sleep 300 & echo $! >> pids; wait";
+    let env = format!("env=[{{ kind = 'command', tasks = 'tasks.jsonl', command = ['sh', '-c', '{script}'] }}]");
+    let mut child = place.surefoot(&["train", "run.toml", "--out", "run", "--set", &env]).spawn().unwrap();
+    let pids = || {
+        let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let is_alive = |pid: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+    };
+    let began = Instant::now();
+    let wait_for = |done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", pids());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_for(&|| pids().len() >= 2);
+    assert!(pids().iter().any(is_alive));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for(&|| !pids().iter().any(is_alive));
+}
+
+#[test]
+fn a_model_path_starts_from_the_run_file_and_the_run_goes_on_from_any_folder() {
+    let place = place();
+    for name in ["files", "elsewhere"] {
+        std::fs::create_dir(place.path(name)).unwrap();
+    }
+    let ok = |command: &mut Command| {
+        let output = command.stdout(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    ok(&mut place.surefoot(&["init", "files/run.toml", "--model", "model"]));
+    let short =
+        ["--set", "steps=1", "--set", "batch.tasks=2", "--set", "sampling.max_tokens=4", "--set", "eval.tasks=2"];
+    let more = ["--set", "control.coin_flips=true"];
+    let train = |words: &[&str]| place.surefoot(&[&["train", "files/run.toml"], &short[..], &more, words].concat());
+    let model_of = |name: &str| {
+        let out = ok(&mut train(&["--dry-run", "--json", "--set", name]));
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["settings"]["model"].as_str().unwrap().to_owned()
+    };
+    // What `init` writes from where it stands, what the run file says from its own folder, and a name.
+    let path = std::path::absolute(place.path("files").join("../model")).unwrap();
+    assert_eq!(Path::new(&model_of("seed=1")), place.model());
+    assert_eq!(Path::new(&model_of("model=../model")), path);
+    ok(&mut place.surefoot(&["models", "import", "model", "--name", "mine"]));
+    assert_eq!(model_of("model=mine"), "mine");
+    let output = train(&["--set", "model=model"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("no model `model`") && error.contains("start from its folder, `files`"), "{error}");
+
+    ok(&mut train(&["--set", "model=../model", "--out", "run"]));
+    let settings = RunDir::read(&place.path("run")).unwrap().settings().unwrap().unwrap();
+    assert!(settings.contains(path.to_str().unwrap()), "{settings}");
+    let run = place.path("run").display().to_string();
+    for words in [&["train", "--resume", &run][..], &["sample", "--model", &run, "hi", "--max-tokens", "2"]] {
+        ok(place.surefoot(words).current_dir(place.path("elsewhere")));
+    }
+}
+
+#[test]
 fn ctrl_c_leaves_a_run_that_resume_finishes() {
-    let place = Place::new();
+    let place = place();
     let output = place.surefoot(&["train", "run.toml", "--out", "whole"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let child = place.surefoot(&["train", "run.toml", "--out", "stopped"]).spawn().unwrap();

@@ -11,6 +11,7 @@ use agent::{Silent, World};
 use episode::{Cause, Outcome, Part, Stage, Task};
 
 use crate::grader::Weighted;
+use crate::tasks::GoldReply;
 use crate::{EnvError, Settings};
 
 /// The two sides of an environment's tasks; a task is on one of them for good.
@@ -101,7 +102,7 @@ pub struct TaskSet {
     pub(crate) name: String,
     pub(crate) train: Vec<Task>,
     pub(crate) held_out: Vec<Task>,
-    pub(crate) gold_reply: fn(&Task) -> Option<String>,
+    pub(crate) gold_reply: GoldReply,
     pub(crate) graders: Vec<Weighted>,
 }
 

@@ -121,8 +121,22 @@ pub(crate) fn make_all(env: &str, settings: &[Settings], base: &Path) -> Result<
     Ok(graders)
 }
 
+/// Whether the number that a rule reads from the reply is the gold number.
+pub(crate) struct EqualsGold(pub(crate) fn(&str) -> Option<Number>);
+
+impl Grader for EqualsGold {
+    fn accepts(&self, task: &Task) -> Result<(), String> {
+        gold_number(task).map(|_| ())
+    }
+
+    fn grade(&self, submission: &Submission<'_>) -> Result<Marks, Ungraded> {
+        let gold = gold_number(submission.task).map_err(bad_gold)?;
+        Ok(Marks::of((self.0)(submission.reply) == Some(gold)))
+    }
+}
+
 /// The gold answer as a number.
-pub(crate) fn gold_number(task: &Task) -> Result<Number, String> {
+fn gold_number(task: &Task) -> Result<Number, String> {
     let read = match &task.gold {
         Value::Number(n) => Number::parse(&n.to_string()),
         Value::String(text) => Number::parse(text),

@@ -3,34 +3,26 @@
 //!
 //! Source: Cobbe et al., "Training verifiers to solve math word problems", arXiv:2110.14168.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use episode::{Message, Role, Task};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::Number;
-use crate::tasks::{Files, Loaded, Source};
+use crate::tasks::{Loaded, Source, file_settings};
 use crate::{EnvError, grader};
 
-/// Which files, and how the question is put.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// The problems, relative to the run file.
-    pub tasks: PathBuf,
-    /// A file of held-out problems; without it a share of `tasks` is held out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out: Option<PathBuf>,
-    /// The share of `tasks` that is held out, chosen by content; 0.1 if not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out_share: Option<f64>,
-    /// What is said to the policy; `{question}` stands for the problem.
-    #[serde(default = "default_prompt")]
-    pub prompt: String,
-    /// Standing instructions said first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub system: Option<String>,
+file_settings! {
+    /// Which files, and how the question is put.
+    {
+        /// What is said to the policy; `{question}` stands for the problem.
+        #[serde(default = "default_prompt")]
+        pub prompt: String,
+        /// Standing instructions said first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub system: Option<String>,
+    }
 }
 
 fn default_prompt() -> String {
@@ -40,14 +32,7 @@ fn default_prompt() -> String {
 impl Source for Settings {
     fn load(&self, env: &str, base: &Path) -> Result<Loaded, EnvError> {
         check_prompt(env, &self.prompt)?;
-        let files = Files {
-            env,
-            base,
-            tasks: &self.tasks,
-            held_out: self.held_out.as_deref(),
-            held_out_share: self.held_out_share,
-        };
-        let (train, held_out) = files.read(|line: Line| {
+        let (train, held_out) = self.files(env, base).read(|line: Line| {
             let Line { question, answer } = line;
             let gold = answer.rsplit_once("####").map(|(_, gold)| gold.trim()).unwrap_or("");
             if Number::parse(gold).is_none() {
@@ -57,7 +42,7 @@ impl Source for Settings {
             messages.push(Message::new(Role::User, self.prompt.replace("{question}", &question)));
             Ok(Task::new(env, messages, gold.into(), json!({ "solution": answer })))
         })?;
-        Ok(Loaded { train, held_out, gold_reply })
+        Ok(Loaded { train, held_out, gold_reply: Box::new(gold_reply) })
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {

@@ -5,46 +5,41 @@
 //! is taken) and `"meta"` (any JSON, kept with the episodes).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use episode::{Message, Role, Task};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use episode::{Message, Role, Task, TaskId};
+use serde::Deserialize;
+use serde_json::Value;
 
-use crate::tasks::{Files, Loaded, Source};
+use crate::tasks::{Files, Loaded, Source, file_settings};
 use crate::{EnvError, grader};
 
-/// Which files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// The tasks, relative to the run file.
-    pub tasks: PathBuf,
-    /// A file of held-out tasks; without it a share of `tasks` is held out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out: Option<PathBuf>,
-    /// The share of `tasks` that is held out, chosen by content; 0.1 if not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_out_share: Option<f64>,
+file_settings! {
+    /// Which files.
+    {}
 }
 
 impl Source for Settings {
     fn load(&self, env: &str, base: &Path) -> Result<Loaded, EnvError> {
-        let files = Files {
-            env,
-            base,
-            tasks: &self.tasks,
-            held_out: self.held_out.as_deref(),
-            held_out_share: self.held_out_share,
-        };
-        let (train, held_out) = files.read(|line: Line| line.task(env))?;
-        Ok(Loaded { train, held_out, gold_reply })
+        read(&self.files(env, base))
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {
         None
     }
 }
+
+/// Reads the tasks of files.
+///
+/// - Holds: a reply that deserves full marks stays beside the tasks, so neither graders nor episodes get it.
+pub(crate) fn read(files: &Files<'_>) -> Result<Loaded, EnvError> {
+    let mut replies = Replies::new();
+    let (train, held_out) = files.read(|line: Line| line.task(files.env, &mut replies))?;
+    Ok(Loaded { train, held_out, gold_reply: Box::new(move |task| gold_reply(task, &replies)) })
+}
+
+/// The replies that lines give for their tasks.
+type Replies = BTreeMap<TaskId, String>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +61,7 @@ struct Said {
 }
 
 impl Line {
-    fn task(self, env: &str) -> Result<Task, String> {
+    fn task(self, env: &str, replies: &mut Replies) -> Result<Task, String> {
         let messages = match (self.prompt, self.messages) {
             (Some(prompt), None) => vec![Message::new(Role::User, prompt)],
             (None, Some(said)) => said.into_iter().map(|s| Message::new(s.role, s.content)).collect(),
@@ -78,11 +73,9 @@ impl Line {
             Some(other) => return Err(format!("the last message must be the user's, got one of `{}`", other.as_str())),
             None => return Err("needed at least 1 message, got 0".to_owned()),
         }
-        let meta = match self.gold_reply {
-            Some(reply) => json!({ GOLD_REPLY: reply, "meta": self.meta }),
-            None => self.meta,
-        };
-        Ok(Task::new(env, messages, self.gold, meta))
+        let task = Task::new(env, messages, self.gold, self.meta);
+        replies.extend(self.gold_reply.map(|reply| (task.id.clone(), reply)));
+        Ok(task)
     }
 }
 
@@ -90,10 +83,12 @@ impl Line {
 ///
 /// - Holds: whatever the bytes are, it returns.
 pub fn fuzz(bytes: &[u8]) -> Result<(), EnvError> {
-    let tasks = crate::tasks::parse(Path::new("fuzz"), bytes, |line: Line| line.task("fuzz"), &mut BTreeMap::new())?;
+    let mut replies = Replies::new();
+    let make = |line: Line| line.task("fuzz", &mut replies);
+    let tasks = crate::tasks::parse(Path::new("fuzz"), bytes, make, &mut BTreeMap::new())?;
     for task in &tasks {
         let gold = task.gold.to_string();
-        for reply in ["", &gold, gold_reply(task).as_deref().unwrap_or("\\boxed{1,2}")] {
+        for reply in ["", &gold, gold_reply(task, &replies).as_deref().unwrap_or("\\boxed{1,2}")] {
             let _ = (
                 crate::answer::last_number(reply),
                 crate::answer::final_answer(reply),
@@ -104,11 +99,8 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), EnvError> {
     Ok(())
 }
 
-const GOLD_REPLY: &str = "gold_reply";
-
-pub(crate) fn gold_reply(task: &Task) -> Option<String> {
-    let given = task.meta.get(GOLD_REPLY).and_then(Value::as_str).map(str::to_owned);
-    given.or_else(|| match &task.gold {
+fn gold_reply(task: &Task, replies: &Replies) -> Option<String> {
+    replies.get(&task.id).cloned().or_else(|| match &task.gold {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
@@ -117,33 +109,20 @@ pub(crate) fn gold_reply(task: &Task) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use episode::random::Stream;
+    use super::*;
+    use crate::broken::broken;
+    use serde_json::json;
+    use std::collections::BTreeSet;
 
-    /// Twenty thousand broken task files: bytes changed, cut out, doubled.
     #[test]
     fn broken_task_files_never_panic() {
         let whole = br#"{"prompt": "a", "gold": 4}
 {"messages": [{"role": "user", "content": "2 + 2"}], "gold": "1,234.5", "gold_reply": "4", "meta": {"l": [1]}}
 "#;
-        let stream = Stream::new("broken tasks", &[]);
-        let mut n_read = 0;
-        for case in 0..20_000_u64 {
-            let mut bytes = whole.to_vec();
-            for change in 0..1 + case % 4 {
-                let at = stream.below(case * 16 + change * 4, bytes.len() as u64) as usize;
-                match stream.below(case * 16 + change * 4 + 1, 3) {
-                    0 => bytes[at] = stream.bits(case * 16 + change * 4 + 2) as u8,
-                    1 => drop(bytes.drain(at..(at + 3).min(bytes.len()))),
-                    _ => bytes.insert(at, b"{}[]\",:0\\\xff"[case as usize % 10]),
-                }
-            }
-            n_read += u32::from(super::fuzz(&bytes).is_ok());
-        }
+        let files = broken("broken tasks", whole, b"{}[]\",:0\\\xff", 20_000);
+        let n_read = files.filter(|bytes| fuzz(bytes).is_ok()).count();
         assert!((100..19_000).contains(&n_read), "{n_read} of 20000 were still task files");
     }
-
-    use super::*;
-    use std::collections::BTreeSet;
 
     fn load(lines: &str, share: f64) -> Result<Loaded, String> {
         let folder = tempfile::tempdir().unwrap();
@@ -166,13 +145,14 @@ mod tests {
             "\n",
             r#"{"prompt": "code", "gold": {"tests": []}, "gold_reply": "x = 1", "meta": {"level": 3}}"#,
         );
-        let tasks = load(lines, 0.0).unwrap().train;
+        let Loaded { train: tasks, gold_reply, .. } = load(lines, 0.0).unwrap();
         assert_eq!(tasks.len(), 3);
         assert_eq!(tasks[0].messages, [Message::new(Role::User, "Capital of France?")]);
         assert_eq!(tasks[1].messages[0], Message::new(Role::System, "s"));
         let golds: Vec<Option<String>> = tasks.iter().map(gold_reply).collect();
         assert_eq!(golds, [Some("Paris".into()), Some("5".into()), Some("x = 1".into())]);
         assert!(tasks.iter().all(|t| t.env == "mine"));
+        assert_eq!((&tasks[1].meta, &tasks[2].meta), (&Value::Null, &json!({"level": 3})), "as written");
     }
 
     #[test]

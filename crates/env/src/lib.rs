@@ -26,6 +26,9 @@ mod tasks;
 pub mod answer;
 pub mod grader;
 
+#[cfg(test)]
+mod broken;
+
 pub use audit::{Audit, Check, Probe, audit};
 pub use environment::{Environment, Environments, Split, Submission, TaskSet, Ungraded, Verdict, outcome};
 pub use mixture::Mixture;

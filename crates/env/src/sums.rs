@@ -184,7 +184,7 @@ impl Source for Settings {
             Ok(picked.iter().map(|(level, question)| self.task(env, *level, question, &examples)).collect())
         };
         let (train, held_out) = (make(Split::Train, self.n_train)?, make(Split::HeldOut, self.n_held_out)?);
-        Ok(Loaded { train, held_out, gold_reply: |task| task.gold.as_i64().map(|n| n.to_string()) })
+        Ok(Loaded { train, held_out, gold_reply: Box::new(|task| task.gold.as_i64().map(|n| n.to_string())) })
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {

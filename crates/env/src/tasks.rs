@@ -20,8 +20,46 @@ pub(crate) trait Source {
 pub(crate) struct Loaded {
     pub(crate) train: Vec<Task>,
     pub(crate) held_out: Vec<Task>,
-    pub(crate) gold_reply: fn(&Task) -> Option<String>,
+    pub(crate) gold_reply: GoldReply,
 }
+
+/// Tells a reply to a task that deserves full marks, where one is known.
+pub(crate) type GoldReply = Box<dyn Fn(&Task) -> Option<String> + Send + Sync>;
+
+/// Makes the settings of an environment whose tasks stand in files: the keys that name the files, then the kind's own.
+///
+/// It is a macro, since a flattened struct would lose the list of known keys in the refusal of an unknown one.
+macro_rules! file_settings {
+    ($(#[$doc:meta])* { $($own:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Settings {
+            /// The tasks, relative to the run file.
+            pub tasks: std::path::PathBuf,
+            /// A file of held-out tasks; without it a share of `tasks` is held out.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub held_out: Option<std::path::PathBuf>,
+            /// The share of `tasks` that is held out, chosen by content; 0.1 if not given.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub held_out_share: Option<f64>,
+            $($own)*
+        }
+
+        impl Settings {
+            fn files<'a>(&'a self, env: &'a str, base: &'a std::path::Path) -> $crate::tasks::Files<'a> {
+                $crate::tasks::Files {
+                    env,
+                    base,
+                    tasks: &self.tasks,
+                    held_out: self.held_out.as_deref(),
+                    held_out_share: self.held_out_share,
+                }
+            }
+        }
+    };
+}
+pub(crate) use file_settings;
 
 /// The share of a file's tasks that is held out when no file of its own holds them.
 pub(crate) const DEFAULT_HELD_OUT_SHARE: f64 = 0.1;
@@ -43,10 +81,10 @@ impl Files<'_> {
     /// - Errors: [`EnvError::Line`] for a line that is no task or repeats another one, in either file.
     pub(crate) fn read<L: DeserializeOwned>(
         &self,
-        make: impl Fn(L) -> Result<Task, String>,
+        mut make: impl FnMut(L) -> Result<Task, String>,
     ) -> Result<(Vec<Task>, Vec<Task>), EnvError> {
         let mut seen = BTreeMap::new();
-        let tasks = read_file(&self.base.join(self.tasks), &make, &mut seen)?;
+        let tasks = read_file(&self.base.join(self.tasks), &mut make, &mut seen)?;
         let refuse = |reason: &str| EnvError::Setting {
             env: self.env.to_owned(),
             key: "held_out_share".to_owned(),
@@ -56,7 +94,7 @@ impl Files<'_> {
             if self.held_out_share.is_some() {
                 return Err(refuse("would be ignored, since `held_out` names a file"));
             }
-            return Ok((tasks, read_file(&self.base.join(path), &make, &mut seen)?));
+            return Ok((tasks, read_file(&self.base.join(path), &mut make, &mut seen)?));
         }
         let share = self.held_out_share.unwrap_or(DEFAULT_HELD_OUT_SHARE);
         if !(0.0..1.0).contains(&share) {
@@ -73,7 +111,7 @@ fn is_held_out(messages: &[Message], share: f64) -> bool {
 
 fn read_file<L: DeserializeOwned>(
     path: &Path,
-    make: impl Fn(L) -> Result<Task, String>,
+    make: impl FnMut(L) -> Result<Task, String>,
     seen: &mut BTreeMap<TaskId, (PathBuf, usize)>,
 ) -> Result<Vec<Task>, EnvError> {
     let bytes = std::fs::read(path).map_err(|source| EnvError::File { path: path.to_owned(), source })?;
@@ -84,7 +122,7 @@ fn read_file<L: DeserializeOwned>(
 pub(crate) fn parse<L: DeserializeOwned>(
     path: &Path,
     bytes: &[u8],
-    make: impl Fn(L) -> Result<Task, String>,
+    mut make: impl FnMut(L) -> Result<Task, String>,
     seen: &mut BTreeMap<TaskId, (PathBuf, usize)>,
 ) -> Result<Vec<Task>, EnvError> {
     let mut tasks = Vec::new();

@@ -59,6 +59,18 @@ pub enum Stage {
     Grader,
 }
 
+impl Stage {
+    /// The word it is stored as.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stage::Sampler => "sampler",
+            Stage::Environment => "environment",
+            Stage::Tool => "tool",
+            Stage::Grader => "grader",
+        }
+    }
+}
+
 /// Why something failed, in a class that can be counted and a text that can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
@@ -98,6 +110,20 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// The word it is stored as.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StopReason::Eos => "eos",
+            StopReason::Stop => "stop",
+            StopReason::Length => "length",
+            StopReason::Context => "context",
+            StopReason::Turns => "turns",
+            StopReason::Deadline => "deadline",
+            StopReason::Guard => "guard",
+            StopReason::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the policy was cut off rather than finishing by itself.
     pub fn is_truncation(self) -> bool {
         !matches!(self, StopReason::Eos | StopReason::Stop)
@@ -114,6 +140,17 @@ mod tests {
         assert_eq!(failed.reward(), None);
         assert_eq!(Outcome::Cancelled.reward(), None);
         assert_eq!(Outcome::Graded { reward: 0.0, parts: vec![] }.reward(), Some(0.0));
+    }
+
+    #[test]
+    fn a_word_is_the_one_that_is_stored() {
+        for stage in [Stage::Sampler, Stage::Environment, Stage::Tool, Stage::Grader] {
+            assert_eq!(serde_json::json!(stage), stage.as_str());
+        }
+        use StopReason::{Cancelled, Context, Deadline, Eos, Guard, Length, Stop, Turns};
+        for stop in [Eos, Stop, Length, Context, Turns, Deadline, Guard, Cancelled] {
+            assert_eq!(serde_json::json!(stop), stop.as_str());
+        }
     }
 
     #[test]

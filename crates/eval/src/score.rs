@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use episode::{Episode, EpisodeKey, Group, Outcome, Stage, StopReason, TaskId};
+use episode::{Episode, EpisodeKey, Group, Outcome, StopReason, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::{PassAtK, mean_pass_at_k, wilson_clustered};
@@ -117,7 +117,7 @@ pub fn score(name: impl Into<String>, groups: &[Group], criteria: &Criteria<'_>)
         entry.0 += 1;
         entry.1 += u64::from(criteria.is_solved(episode));
         if let Outcome::Failed { stage, cause } = &episode.outcome {
-            *failures.entry(format!("{}/{}", word(*stage), cause.class)).or_default() += 1;
+            *failures.entry(format!("{}/{}", stage.as_str(), cause.class)).or_default() += 1;
         }
     }
     let tasks: Vec<(u64, u64)> = tasks.into_values().collect();
@@ -142,20 +142,10 @@ pub fn score(name: impl Into<String>, groups: &[Group], criteria: &Criteria<'_>)
     })
 }
 
-/// The word the stored form of a stage uses.
-fn word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Sampler => "sampler",
-        Stage::Environment => "environment",
-        Stage::Tool => "tool",
-        Stage::Grader => "grader",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use episode::{Cause, Message, Role, Sequence, Task};
+    use episode::{Cause, Message, Role, Sequence, Stage, Task};
     use serde_json::{Value, json};
 
     fn task(env: &str, text: &str) -> Task {

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::watch::{SHELL, Watched};
 use crate::{Exit, JailError, Spec};
 
 /// The longest sleep between two looks at the cancellation flag and at whether the program ended.
@@ -29,6 +30,8 @@ pub(crate) struct Running {
     max_stdout_bytes: usize,
     max_stderr_bytes: usize,
     ended: Option<Exit>,
+    /// None once it is about to be reaped.
+    watched: Option<Watched>,
 }
 
 /// What a round of waiting ended with.
@@ -45,7 +48,7 @@ impl Running {
         let mut child = spec.command().spawn().map_err(|source| JailError::Spawn { program: name.clone(), source })?;
         let pid = Pid::from_child(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let running = Running {
+        let mut running = Running {
             name,
             child,
             pid,
@@ -57,8 +60,11 @@ impl Running {
             max_stdout_bytes: spec.max_stdout_bytes,
             max_stderr_bytes: spec.max_stderr_bytes,
             ended: None,
+            watched: None,
         };
         // From here on a failure drops `running`, which kills and reaps.
+        let no_shell = |source| JailError::Spawn { program: SHELL.to_owned(), source };
+        running.watched = Some(Watched::new(pid).map_err(no_shell)?);
         running.set_nonblocking().map_err(|source| running.lost(source))?;
         Ok(running)
     }
@@ -127,6 +133,7 @@ impl Running {
         // It is dead but not reaped, so its group's number cannot belong to anyone else yet; what it wrote before dying
         // is in the pipes. A grandchild that keeps them open is not waited for.
         let _ = kill_process_group(self.pid, Signal::KILL);
+        self.watched = None;
         let exit = Exit::of(self.child.wait().map_err(|e| self.lost(e))?);
         self.ended = Some(exit);
         self.read()?;
@@ -201,6 +208,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.ended.is_none() {
             let _ = kill_process_group(self.pid, Signal::KILL);
+            self.watched = None;
             let _ = self.child.wait();
         }
     }

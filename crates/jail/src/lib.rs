@@ -3,7 +3,7 @@
 //!
 //! [`run_once`] feeds a program its input and collects its answer; a [`Session`] keeps one alive and exchanges lines with
 //! it. Both end every process of the group with `SIGKILL` on a deadline, on cancellation, on a fault and on drop, and leave
-//! no zombie.
+//! no zombie. A shell that outlives this process kills what is left when it dies by itself, by `kill -9` for example.
 //!
 //! What this does not cover: a descendant that leaves the process group by itself (`setsid`) is out of reach, and nothing
 //! here limits what a program may read, write or connect to. File and system-call rules belong in [`Spec`], applied where
@@ -13,6 +13,7 @@ mod child;
 mod once;
 mod session;
 mod spec;
+mod watch;
 
 pub use once::{Finished, run_once};
 pub use session::Session;

@@ -102,7 +102,6 @@ pub struct Work {
     d_attn: Buffer,
     d_qkv: Buffer,
     d_inner: Buffer,
-    turned: Buffer,
 }
 
 /// How a block's attention finds its keys: (layer, heads, rotated rows, result).
@@ -117,9 +116,8 @@ pub fn forward(pass: &Pass<'_>, layer: usize, x: &mut [f32], kept: &mut Kept, wo
     let (p, d, f) = (&pass.params.layers[layer], c.width, c.ffn);
     let heads = c.heads(layer);
 
-    kept.x1.reserve(rows * d).copy_from_slice(&x[..rows * d]);
     let h = work.h.reserve(rows * d);
-    norm_rows(cpu, rows, &kept.x1, &p.attn_norm, c.norm_epsilon, h, kept.inverse1.reserve(rows));
+    norm_rows(pass, None, &p.attn_norm, x, kept.x1.reserve(rows * d), h, kept.inverse1.reserve(rows));
     let qkv = kept.qkv.reserve(rows * heads.width());
     product(pass, layer, Site::Qkv, p.qkv_bias.as_deref(), h, qkv, &mut kept.inner[Site::Qkv as usize]);
     if c.qk_norm {
@@ -132,16 +130,15 @@ pub fn forward(pass: &Pass<'_>, layer: usize, x: &mut [f32], kept: &mut Kept, wo
 
     let out = work.out.reserve(rows * d);
     product(pass, layer, Site::O, None, attn, out, &mut kept.inner[Site::O as usize]);
-    join(cpu, rows, c, p.post_attn_norm.as_deref(), out, (&mut kept.o, &mut kept.o_inverse), x);
-
-    kept.x2.reserve(rows * d).copy_from_slice(&x[..rows * d]);
-    norm_rows(cpu, rows, &kept.x2, &p.mlp_norm, c.norm_epsilon, h, kept.inverse2.reserve(rows));
+    let o = after(pass, p.post_attn_norm.as_deref(), out, &mut kept.o, &mut kept.o_inverse);
+    norm_rows(pass, Some(o), &p.mlp_norm, x, kept.x2.reserve(rows * d), h, kept.inverse2.reserve(rows));
     let gate_up = kept.gate_up.reserve(rows * 2 * f);
     product(pass, layer, Site::GateUp, None, h, gate_up, &mut kept.inner[Site::GateUp as usize]);
     let act = work.act.reserve(rows * f);
     gate_rows(cpu, c, rows, gate_up, act);
     product(pass, layer, Site::Down, None, act, out, &mut kept.inner[Site::Down as usize]);
-    join(cpu, rows, c, p.post_mlp_norm.as_deref(), out, (&mut kept.down, &mut kept.down_inverse), x);
+    let down = after(pass, p.post_mlp_norm.as_deref(), out, &mut kept.down, &mut kept.down_inverse);
+    cpu.each_row(rows, GRAIN, (x, d), |r, x| add(cpu.isa(), &down[r * d..(r + 1) * d], x));
 }
 
 /// Gradients being accumulated, of the weights, of an adapter, or of neither.
@@ -175,7 +172,7 @@ pub fn backward(
     let (p, d, f) = (&pass.params.layers[layer], c.width, c.ffn);
     let heads = c.heads(layer);
     let mut g = grads.params.as_mut().map(|g| &mut g.layers[layer]);
-    let Work { h, act, d_out, d_act, d_gate_up, d_h, d_attn, d_qkv, d_inner, turned, .. } = work;
+    let Work { h, act, d_out, d_act, d_gate_up, d_h, d_attn, d_qkv, d_inner, .. } = work;
 
     let d_down = leave(
         cpu,
@@ -187,17 +184,18 @@ pub fn backward(
         dx,
         d_out,
     );
-    let act = act.reserve(rows * f);
-    let d_act = d_act.reserve(rows * f);
-    gate_rows(cpu, c, rows, &kept.gate_up, act);
-    let mut site = SiteBack { pass, layer, d_inner, turned };
-    site.run(Site::Down, act, &kept.inner, d_down, Some(d_act), g.as_mut().map(|g| &mut g.down), &mut grads.adapter);
+    let (act, d_act) = (act.reserve(rows * f), d_act.reserve(rows * f));
     let d_gate_up = d_gate_up.reserve(rows * 2 * f);
-    gate_rows_back(cpu, c, rows, &kept.gate_up, d_act, d_gate_up);
+    let mut site = SiteBack { pass, layer, d_inner };
+    site.inputs(Site::Down, d_down, Some(&mut *d_act));
+    gate_rows_back(cpu, c, rows, &kept.gate_up, d_act, act, d_gate_up);
+    let g_down = g.as_mut().map(|g| &mut g.down);
+    site.weights(Site::Down, act, &kept.inner, d_down, g_down, &mut grads.adapter);
     let (h, d_h) = (h.reserve(rows * d), d_h.reserve(rows * d));
     renorm_rows(cpu, rows, &kept.x2, &p.mlp_norm, &kept.inverse2, h);
     let g_gate_up = g.as_mut().map(|g| &mut g.gate_up);
-    site.run(Site::GateUp, h, &kept.inner, d_gate_up, Some(d_h), g_gate_up, &mut grads.adapter);
+    site.inputs(Site::GateUp, d_gate_up, Some(&mut *d_h));
+    site.weights(Site::GateUp, h, &kept.inner, d_gate_up, g_gate_up, &mut grads.adapter);
     if let Some(g) = &mut g {
         norm_weight_grad(cpu, (&kept.x2, d), &kept.inverse2[..rows], (d_h, d), &mut g.mlp_norm);
     }
@@ -215,7 +213,8 @@ pub fn backward(
     );
     let d_attn = d_attn.reserve(rows * c.attention_width());
     let attn = &kept.attn[..rows * c.attention_width()];
-    site.run(Site::O, attn, &kept.inner, d_o, Some(d_attn), g.as_mut().map(|g| &mut g.o), &mut grads.adapter);
+    site.inputs(Site::O, d_o, Some(&mut *d_attn));
+    site.weights(Site::O, attn, &kept.inner, d_o, g.as_mut().map(|g| &mut g.o), &mut grads.adapter);
     let d_qkv = d_qkv.reserve(rows * heads.width());
     attend_back(layer, &heads, &kept.qkv, &kept.attn, d_attn, d_qkv);
     rotate_heads(pass, layer, &heads, d_qkv, -1.0);
@@ -228,7 +227,8 @@ pub fn backward(
     renorm_rows(cpu, rows, &kept.x1, &p.attn_norm, &kept.inverse1, h);
     let full = g.is_some();
     let wanted = (needs_dx || full).then_some(&mut *d_h);
-    site.run(Site::Qkv, h, &kept.inner, d_qkv, wanted, g.as_mut().map(|g| &mut g.qkv), &mut grads.adapter);
+    site.inputs(Site::Qkv, d_qkv, wanted);
+    site.weights(Site::Qkv, h, &kept.inner, d_qkv, g.as_mut().map(|g| &mut g.qkv), &mut grads.adapter);
     if let Some(g) = &mut g {
         norm_weight_grad(cpu, (&kept.x1, d), &kept.inverse1[..rows], (d_h, d), &mut g.attn_norm);
     }
@@ -273,17 +273,40 @@ struct SiteBack<'a> {
     pass: &'a Pass<'a>,
     layer: usize,
     d_inner: &'a mut Buffer,
-    turned: &'a mut Buffer,
 }
 
 impl SiteBack<'_> {
-    fn run(
+    /// ∂/∂x, where wanted, and ∂/∂ the adapter's inner result, which [`SiteBack::weights`] needs.
+    fn inputs(&mut self, site: Site, dy: &[f32], dx: Option<&mut [f32]>) {
+        let (cpu, rows) = (self.pass.cpu, self.pass.rows());
+        let w = self.pass.product(self.layer, site);
+        let (k, n) = (w.n_inputs(), w.n_outputs());
+        let base = Term { x: dy, ld: n, w };
+        match self.pass.lora(self.layer, site) {
+            None => {
+                if let Some(dx) = dx {
+                    linear_back(cpu, rows, &[base], dx, k, false);
+                }
+            }
+            Some(lora) => {
+                let width = lora.a.n_outputs();
+                let dt = self.d_inner.reserve(rows * width);
+                linear_back(cpu, rows, &[Term { x: dy, ld: n, w: (&lora.b).into() }], dt, width, false);
+                scale(cpu.isa(), self.pass.lora_scale(), dt);
+                if let Some(dx) = dx {
+                    linear_back(cpu, rows, &[base, Term { x: dt, ld: width, w: (&lora.a).into() }], dx, k, false);
+                }
+            }
+        }
+    }
+
+    /// Adds the gradients of the weights or of the adapter; called right after [`SiteBack::inputs`].
+    fn weights(
         &mut self,
         site: Site,
         x: &[f32],
         inner: &[Buffer; 4],
         dy: &[f32],
-        dx: Option<&mut [f32]>,
         dw: Option<&mut Panels>,
         adapter: &mut Option<Adapter>,
     ) {
@@ -291,51 +314,35 @@ impl SiteBack<'_> {
         let w = self.pass.product(self.layer, site);
         let (k, n) = (w.n_inputs(), w.n_outputs());
         if let Some(dw) = dw {
-            weight_grad(cpu, rows, (x, k), (dy, n), dw, self.turned);
+            weight_grad(cpu, rows, (x, k), (dy, n), dw);
         }
-        let mut terms = vec![Term { x: dy, ld: n, w }];
-        if let Some(lora) = self.pass.lora(self.layer, site) {
-            let width = lora.a.n_outputs();
-            let dt = self.d_inner.reserve(rows * width);
-            linear_back(cpu, rows, &[Term { x: dy, ld: n, w: (&lora.b).into() }], dt, width, false);
-            scale(cpu.isa(), self.pass.lora_scale(), dt);
-            if let Some(g) = adapter.as_mut().and_then(|a| a.at_mut(self.layer, site)) {
-                weight_grad(cpu, rows, (&inner[site as usize], width), (dy, n), &mut g.b, self.turned);
-                weight_grad(cpu, rows, (x, k), (dt, width), &mut g.a, self.turned);
-            }
-            terms.push(Term { x: dt, ld: width, w: (&lora.a).into() });
-        }
-        if let Some(dx) = dx {
-            linear_back(cpu, rows, &terms, dx, k, false);
+        if let Some(g) = adapter.as_mut().and_then(|a| a.at_mut(self.layer, site)) {
+            let width = g.a.n_outputs();
+            weight_grad(cpu, rows, (&inner[site as usize], width), (dy, n), &mut g.b);
+            weight_grad(cpu, rows, (x, k), (self.d_inner, width), &mut g.a);
         }
     }
 }
 
-/// Adds a half's output to the stream, through its norm where the family has one.
-fn join(
-    cpu: &Cpu,
-    rows: usize,
-    c: &Config,
+/// A half's output as it joins the stream: through its norm, in place, where the family has one.
+fn after<'a>(
+    pass: &Pass<'_>,
     norm: Option<&[f32]>,
-    out: &[f32],
-    (raw, inverse): (&mut Buffer, &mut Buffer),
-    x: &mut [f32],
-) {
-    let d = c.width;
-    match norm {
-        None => cpu.each_row(rows, GRAIN, (x, d), |r, x| add(cpu.isa(), &out[r * d..(r + 1) * d], x)),
-        Some(w) => {
-            raw.reserve(rows * d).copy_from_slice(&out[..rows * d]);
-            cpu.each_row_of_two(rows, GRAIN, (x, d), (inverse.reserve(rows), 1), |r, x, inverse| {
-                let mut normed = vec![0.0; d];
-                inverse[0] = rms_norm(cpu.isa(), &out[r * d..(r + 1) * d], w, c.norm_epsilon, &mut normed);
-                add(cpu.isa(), &normed, x);
-            });
-        }
-    }
+    out: &'a mut [f32],
+    raw: &mut Buffer,
+    inverse: &mut Buffer,
+) -> &'a [f32] {
+    let Some(w) = norm else { return out };
+    let (cpu, rows, d) = (pass.cpu, pass.rows(), w.len());
+    let blocks = [(&mut *out, d), (raw.reserve(rows * d), d), (inverse.reserve(rows), 1)];
+    cpu.each_rows(rows, GRAIN, blocks, |_, [out, raw, inverse]| {
+        raw.copy_from_slice(out);
+        inverse[0] = rms_norm(cpu.isa(), raw, w, pass.config.norm_epsilon, out);
+    });
+    out
 }
 
-/// The derivative of [`join`] by the half's output: `dx` itself, or through the norm.
+/// The derivative of [`after`] by the half's output: `dx` itself, or through the norm.
 fn leave<'a>(
     cpu: &Cpu,
     rows: usize,
@@ -358,10 +365,24 @@ fn leave<'a>(
     out
 }
 
-fn norm_rows(cpu: &Cpu, rows: usize, x: &[f32], w: &[f32], epsilon: f32, out: &mut [f32], inverse: &mut [f32]) {
-    let d = w.len();
-    cpu.each_row_of_two(rows, GRAIN, (out, d), (inverse, 1), |r, out, inverse| {
-        inverse[0] = rms_norm(cpu.isa(), &x[r * d..(r + 1) * d], w, epsilon, out);
+/// Adds a half's output, if any, to the stream, keeps the stream's rows, and norms them: one pass over memory.
+fn norm_rows(
+    pass: &Pass<'_>,
+    out: Option<&[f32]>,
+    w: &[f32],
+    x: &mut [f32],
+    kept: &mut [f32],
+    h: &mut [f32],
+    inverse: &mut [f32],
+) {
+    let (cpu, d) = (pass.cpu, w.len());
+    let blocks = [(x, d), (kept, d), (h, d), (inverse, 1)];
+    cpu.each_rows(pass.rows(), GRAIN, blocks, |r, [x, kept, h, inverse]| {
+        if let Some(out) = out {
+            add(cpu.isa(), &out[r * d..(r + 1) * d], x);
+        }
+        kept.copy_from_slice(x);
+        inverse[0] = rms_norm(cpu.isa(), x, w, pass.config.norm_epsilon, h);
     });
 }
 
@@ -394,15 +415,24 @@ fn gate_rows(cpu: &Cpu, c: &Config, rows: usize, gate_up: &[f32], act: &mut [f32
     });
 }
 
-fn gate_rows_back(cpu: &Cpu, c: &Config, rows: usize, gate_up: &[f32], d_act: &[f32], d_gate_up: &mut [f32]) {
+/// The gate's result once more, and its derivative: one pass over what was kept.
+fn gate_rows_back(
+    cpu: &Cpu,
+    c: &Config,
+    rows: usize,
+    gate_up: &[f32],
+    d_act: &[f32],
+    act: &mut [f32],
+    d_gate_up: &mut [f32],
+) {
     let f = c.ffn;
-    cpu.each_row(rows, GRAIN, (d_gate_up, 2 * f), |r, out| {
+    cpu.each_rows(rows, GRAIN, [(act, f), (d_gate_up, 2 * f)], |r, [act, out]| {
         let (gate, up) = gate_up[r * 2 * f..(r + 1) * 2 * f].split_at(f);
         let dy = &d_act[r * f..(r + 1) * f];
         let (d_gate, d_up) = out.split_at_mut(f);
         match c.gate {
-            Gate::Silu => silu_gate_back(cpu.isa(), gate, up, dy, d_gate, d_up),
-            Gate::Gelu => gelu_gate_back(cpu.isa(), gate, up, dy, d_gate, d_up),
+            Gate::Silu => silu_gate_back(cpu.isa(), gate, up, dy, act, d_gate, d_up),
+            Gate::Gelu => gelu_gate_back(cpu.isa(), gate, up, dy, act, d_gate, d_up),
         }
     });
 }
@@ -427,7 +457,7 @@ fn head_norm<'a>(p: &'a Layer, heads: &Heads, head: usize) -> &'a [f32] {
 
 fn norm_heads(pass: &Pass<'_>, heads: &Heads, p: &Layer, qkv: &mut [f32], inverse: &mut [f32]) {
     let (cpu, n) = (pass.cpu, heads.n_q + heads.n_kv);
-    cpu.each_row_of_two(pass.rows(), GRAIN, (qkv, heads.width()), (inverse, n), |_, row, inverse| {
+    cpu.each_rows(pass.rows(), GRAIN, [(qkv, heads.width()), (inverse, n)], |_, [row, inverse]| {
         let mut normed = vec![0.0; heads.dim];
         for (h, head) in row.chunks_mut(heads.dim).enumerate().take(n) {
             inverse[h] = rms_norm(cpu.isa(), head, head_norm(p, heads, h), pass.config.norm_epsilon, &mut normed);

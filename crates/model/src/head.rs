@@ -137,17 +137,21 @@ fn cut(z: &mut [f32], n: &Normaliser, how: &Draw<'_>) {
     }
 }
 
-/// Rows whose logits are kept between values and derivatives; larger batches compute them twice.
-const KEPT_ROWS: usize = 512;
+/// Logits kept between values and derivatives; what has more computes them twice.
+const KEPT: usize = 40 << 20;
 
 /// The fused vocabulary loss: never more logits at once than a chunk of rows.
 #[derive(Debug, Default)]
 pub struct VocabularyLoss {
     z: Buffer,
-    turned: Buffer,
 }
 
 impl VocabularyLoss {
+    /// Rows whose logits are kept.
+    pub fn rows_at_once(vocabulary: usize) -> usize {
+        (KEPT / vocabulary.max(1)).clamp(64, 4096)
+    }
+
     /// Log-probabilities of each row's tokens, and each row's normaliser.
     ///
     /// - Shapes: `h [R, D]` normed; `tokens[r]` are the row's targets.
@@ -160,7 +164,7 @@ impl VocabularyLoss {
         tempering: &Tempering<'_>,
     ) -> Vec<(Normaliser, Vec<f32>)> {
         let mut all = Vec::with_capacity(tokens.len());
-        for chunk in chunks(tokens.len()) {
+        for chunk in chunks(tokens.len(), head.n_outputs()) {
             self.scaled(cpu, head, h, chunk.clone(), tempering);
             let mut out: Vec<Option<(Normaliser, Vec<f32>)>> = vec![None; chunk.len()];
             let slots = std::sync::Mutex::new(&mut out);
@@ -193,8 +197,8 @@ impl VocabularyLoss {
         mut grad: Option<&mut Panels>,
     ) {
         let (v, d) = (head.n_outputs(), head.n_inputs());
-        let n_chunks = chunks(targets.len()).count();
-        for chunk in chunks(targets.len()) {
+        let n_chunks = chunks(targets.len(), v).count();
+        for chunk in chunks(targets.len(), v) {
             if n_chunks > 1 {
                 self.scaled(cpu, head, h, chunk.clone(), tempering);
             }
@@ -207,7 +211,7 @@ impl VocabularyLoss {
             let dh = &mut dh[chunk.start * d..chunk.end * d];
             linear_back(cpu, rows, &[Term { x: z, ld: v, w: head }], dh, d, false);
             if let Some(grad) = grad.as_deref_mut() {
-                weight_grad(cpu, rows, (h, d), (z, v), grad, &mut self.turned);
+                weight_grad(cpu, rows, (h, d), (z, v), grad);
             }
         }
     }
@@ -229,8 +233,9 @@ impl VocabularyLoss {
     }
 }
 
-fn chunks(rows: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    (0..rows).step_by(KEPT_ROWS).map(move |start| start..(start + KEPT_ROWS).min(rows))
+fn chunks(rows: usize, vocabulary: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let most = VocabularyLoss::rows_at_once(vocabulary);
+    (0..rows).step_by(most).map(move |start| start..(start + most).min(rows))
 }
 
 #[cfg(test)]

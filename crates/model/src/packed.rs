@@ -1,9 +1,11 @@
 //! Training's forward and backward pass over packed sequences: a group's common start is there once.
 
+use std::ops::Range;
+
 use episode::Token;
 use tensor::attention::Heads;
 use tensor::attention::packed::{self as attention, Segment};
-use tensor::rows::{norm_weight_grad, rms_norm, rms_norm_back_into};
+use tensor::rows::{rms_norm, rms_norm_back_into, rms_norm_weight};
 use tensor::vocab::{Normaliser, Target};
 use tensor::{Buffer, Cpu};
 
@@ -28,10 +30,19 @@ pub type Values = (Vec<f32>, Vec<f32>);
 /// One group's place in the pack.
 #[derive(Debug)]
 struct Group {
-    /// The rows whose next token is trained, and which (sequence, position) each predicts, ascending.
-    rows: Vec<(usize, Vec<(usize, usize)>)>,
+    /// Its rows among the pack's predicting ones.
+    predicting: Range<usize>,
     /// Tokens of each sequence.
     lengths: Vec<usize>,
+}
+
+/// A row whose next token is trained.
+#[derive(Debug)]
+struct Predicting {
+    /// Which row of the pack.
+    row: usize,
+    /// The (sequence, position) it predicts; several where sequences share it.
+    places: Vec<(usize, usize)>,
 }
 
 /// Groups of sequences laid out as rows: each group's common start, then each sequence's rest.
@@ -41,7 +52,10 @@ pub struct Pack {
     positions: Vec<usize>,
     groups: Vec<Group>,
     segments: Vec<Vec<Segment>>,
-    targets: Vec<Vec<Vec<Token>>>,
+    /// Group by group, within a group by row.
+    predicting: Vec<Predicting>,
+    /// The tokens at their places.
+    targets: Vec<Vec<Token>>,
 }
 
 impl Pack {
@@ -55,7 +69,7 @@ impl Pack {
     pub fn push(&mut self, group: &[Sequence<'_>], share: bool) {
         let common = common_start(group, share);
         let mut segments = Vec::new();
-        let mut rows: Vec<(usize, Vec<(usize, usize)>)> = Vec::new();
+        let mut rows: Vec<Predicting> = Vec::new();
         let start = self.tokens.len();
         if common > 0 {
             segments.push(Segment { first: start, len: common, parent: None });
@@ -71,22 +85,42 @@ impl Pack {
             for position in (1..sequence.tokens.len()).filter(|p| sequence.trained[*p]) {
                 let at = position - 1;
                 let row = if at < common { start + at } else { first + at - common };
-                match rows.iter_mut().find(|(r, _)| *r == row) {
-                    Some((_, targets)) => targets.push((index, position)),
-                    None => rows.push((row, vec![(index, position)])),
+                match rows.iter_mut().find(|p| p.row == row) {
+                    Some(p) => p.places.push((index, position)),
+                    None => rows.push(Predicting { row, places: vec![(index, position)] }),
                 }
             }
         }
-        rows.sort_by_key(|(row, _)| *row);
+        rows.sort_by_key(|p| p.row);
         let token = |(s, p): &(usize, usize)| group[*s].tokens[*p];
-        self.targets.push(rows.iter().map(|(_, t)| t.iter().map(token).collect()).collect());
+        self.targets.extend(rows.iter().map(|p| p.places.iter().map(token).collect()));
         self.segments.push(segments);
-        self.groups.push(Group { rows, lengths: group.iter().map(|s| s.tokens.len()).collect() });
+        let predicting = self.predicting.len()..self.predicting.len() + rows.len();
+        self.predicting.extend(rows);
+        self.groups.push(Group { predicting, lengths: group.iter().map(|s| s.tokens.len()).collect() });
+    }
+
+    /// Runs of whole groups whose predicting rows are at most `most` together, or one group.
+    fn runs(&self, most: usize) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let start = |run: &Range<usize>| self.groups[run.start].predicting.start;
+            match runs.last_mut().filter(|run| group.predicting.end - start(run) <= most) {
+                Some(run) => run.end = index + 1,
+                None => runs.push(index..index + 1),
+            }
+        }
+        runs
     }
 
     fn lay(&mut self, tokens: &[Token], position: usize) {
         self.tokens.extend_from_slice(tokens);
         self.positions.extend(position..position + tokens.len());
+    }
+
+    /// The predicting rows of a run of groups.
+    fn rows_predicting(&self, run: &Range<usize>) -> Range<usize> {
+        self.groups[run.start].predicting.start..self.groups[run.end - 1].predicting.end
     }
 
     /// Number of rows.
@@ -127,6 +161,8 @@ pub struct Trainer {
     h: Buffer,
     dh: Buffer,
     dx: Buffer,
+    /// 1/rms of the predicting rows at hand.
+    inverse: Buffer,
     head: VocabularyLoss,
 }
 
@@ -165,6 +201,7 @@ impl Trainer {
             h: Buffer::default(),
             dh: Buffer::default(),
             dx: Buffer::default(),
+            inverse: Buffer::default(),
             head: VocabularyLoss::default(),
         }
     }
@@ -172,12 +209,14 @@ impl Trainer {
     /// Log-probabilities and entropies of every trained token, by group and sequence.
     pub fn forward(&mut self, given: &Given<'_>, pack: &Pack) -> Vec<Vec<Values>> {
         self.layers(given, pack, false);
-        (0..pack.groups.len()).map(|g| self.group_values(given, pack, g).1).collect()
+        let runs = pack.runs(VocabularyLoss::rows_at_once(given.config.vocabulary));
+        runs.into_iter().flat_map(|run| self.values(given, pack, run).1).collect()
     }
 
     /// Forward, the loss group by group, backward; gradients are added to `grads`.
     ///
-    /// - Holds: groups in order, and within a group rows in order, so that cutting between groups changes no bit.
+    /// - Holds: groups in order, and within a group rows in order, so that cutting between groups changes no bit. The vocabulary's part is
+    ///   done for several groups at once where their logits fit.
     pub fn forward_backward(
         &mut self,
         given: &Given<'_>,
@@ -189,37 +228,26 @@ impl Trainer {
         let rows = pack.n_rows();
         self.layers(given, pack, true);
         self.dx.reserve(rows * d).fill(0.0);
-        for (index, group) in pack.groups.iter().enumerate() {
-            let (normalisers, values) = self.group_values(given, pack, index);
-            let derivatives = loss(index, &values);
-            let targets: Vec<Vec<Target>> = group
-                .rows
-                .iter()
-                .zip(&pack.targets[index])
-                .map(|((_, places), tokens)| {
-                    let target = |((s, p), token): (&(usize, usize), &Token)| Target {
-                        token: *token,
-                        dlogp: derivatives[*s].0[*p],
-                        dentropy: derivatives[*s].1.get(*p).copied().unwrap_or(0.0),
-                    };
-                    places.iter().zip(tokens).map(target).collect()
-                })
-                .collect();
-            let n = group.rows.len();
+        for run in pack.runs(VocabularyLoss::rows_at_once(c.vocabulary)) {
+            let (normalisers, values) = self.values(given, pack, run.clone());
+            let mut targets: Vec<Vec<Target>> = Vec::with_capacity(normalisers.len());
+            for (index, values) in run.clone().zip(&values) {
+                let derivatives = loss(index, values);
+                let target = |((s, p), token): (&(usize, usize), &Token)| Target {
+                    token: *token,
+                    dlogp: derivatives[*s].0[*p],
+                    dentropy: derivatives[*s].1.get(*p).copied().unwrap_or(0.0),
+                };
+                let at = pack.groups[index].predicting.clone();
+                let rows = pack.predicting[at.clone()].iter().zip(&pack.targets[at]);
+                targets.extend(rows.map(|(p, tokens)| p.places.iter().zip(tokens).map(target).collect()));
+            }
+            let n = targets.len();
             let dh = self.dh.reserve(n * d);
             let head_grad = grads.params.as_mut().map(|g| g.head.as_mut().expect("a gradient has its own head"));
-            let h = &self.h[..n * d];
-            self.head.backward(
-                cpu,
-                params::head(given.params, given.half),
-                h,
-                &normalisers,
-                &targets,
-                &given.tempering,
-                dh,
-                head_grad,
-            );
-            self.final_norm_back(given, group, grads);
+            let head = params::head(given.params, given.half);
+            self.head.backward(cpu, head, &self.h[..n * d], &normalisers, &targets, &given.tempering, dh, head_grad);
+            self.final_norm_back(given, &pack.predicting[pack.rows_predicting(&run)], grads);
         }
         let positions = &pack.positions;
         let pass = Pass {
@@ -282,47 +310,52 @@ impl Trainer {
         }
     }
 
-    /// Final norm and head of one group: normalisers of its rows, values of its tokens.
-    fn group_values(&mut self, given: &Given<'_>, pack: &Pack, index: usize) -> (Vec<Normaliser>, Vec<Values>) {
+    /// Final norm and head of a run of groups: normalisers of its rows, and by group the values of its tokens.
+    fn values(&mut self, given: &Given<'_>, pack: &Pack, run: Range<usize>) -> (Vec<Normaliser>, Vec<Vec<Values>>) {
         let (cpu, c, d) = (given.cpu, given.config, given.config.width);
-        let group = &pack.groups[index];
-        let h = self.h.reserve(group.rows.len() * d);
-        for (to, (row, _)) in h.chunks_mut(d).zip(&group.rows) {
-            rms_norm(cpu.isa(), &self.x[row * d..(row + 1) * d], &given.params.final_norm, c.norm_epsilon, to);
-        }
-        let rows =
-            self.head.values(cpu, params::head(given.params, given.half), h, &pack.targets[index], &given.tempering);
-        let mut values: Vec<Values> = group.lengths.iter().map(|n| (vec![0.0; *n], vec![0.0; *n])).collect();
-        for ((_, places), (normaliser, logps)) in group.rows.iter().zip(&rows) {
-            for ((s, p), logp) in places.iter().zip(logps) {
-                values[*s].0[*p] = *logp;
-                values[*s].1[*p] = normaliser.entropy as f32;
+        let at = pack.rows_predicting(&run);
+        let rows = &pack.predicting[at.clone()];
+        let (h, inverse) = (self.h.reserve(rows.len() * d), self.inverse.reserve(rows.len()));
+        cpu.each_rows(rows.len(), 4, [(&mut *h, d), (inverse, 1)], |i, [h, inverse]| {
+            let x = &self.x[rows[i].row * d..][..d];
+            inverse[0] = rms_norm(cpu.isa(), x, &given.params.final_norm, c.norm_epsilon, h);
+        });
+        let head = params::head(given.params, given.half);
+        let found = self.head.values(cpu, head, h, &pack.targets[at.clone()], &given.tempering);
+        let mut all = Vec::with_capacity(run.len());
+        for group in &pack.groups[run] {
+            let mut values: Vec<Values> = group.lengths.iter().map(|n| (vec![0.0; *n], vec![0.0; *n])).collect();
+            for row in group.predicting.clone() {
+                let (normaliser, logps) = &found[row - at.start];
+                for ((s, p), logp) in pack.predicting[row].places.iter().zip(logps) {
+                    values[*s].0[*p] = *logp;
+                    values[*s].1[*p] = normaliser.entropy as f32;
+                }
             }
+            all.push(values);
         }
-        (rows.into_iter().map(|(n, _)| n).collect(), values)
+        (found.into_iter().map(|(n, _)| n).collect(), all)
     }
 
-    fn final_norm_back(&mut self, given: &Given<'_>, group: &Group, grads: &mut Grads) {
-        let (cpu, c, d) = (given.cpu, given.config, given.config.width);
+    /// The final norm's derivative for rows that [`Trainer::values`] has just normed.
+    fn final_norm_back(&mut self, given: &Given<'_>, rows: &[Predicting], grads: &mut Grads) {
+        let (cpu, d) = (given.cpu, given.config.width);
         let w = &given.params.final_norm;
-        let mut gathered = vec![0.0; group.rows.len() * d];
-        let mut inverse = vec![0.0; group.rows.len()];
-        let mut unused = vec![0.0; d];
-        for (i, (row, _)) in group.rows.iter().enumerate() {
-            let x = &self.x[row * d..(row + 1) * d];
-            gathered[i * d..(i + 1) * d].copy_from_slice(x);
-            inverse[i] = rms_norm(cpu.isa(), x, w, c.norm_epsilon, &mut unused);
-        }
-        let mut spread = vec![0.0; gathered.len()];
-        cpu.each_row(group.rows.len(), 4, (&mut spread, d), |i, dx| {
-            let at = i * d..(i + 1) * d;
-            rms_norm_back_into(cpu.isa(), &gathered[at.clone()], w, inverse[i], &self.dh[at], dx);
+        let (x, inverse, dh) = (&self.x, &self.inverse, &self.dh);
+        // The normed rows are not needed any more and make room.
+        let spread = &mut self.h[..rows.len() * d];
+        cpu.each_row(rows.len(), 4, (&mut *spread, d), |i, dx| {
+            let x = &x[rows[i].row * d..][..d];
+            rms_norm_back_into(cpu.isa(), x, w, inverse[i], &dh[i * d..(i + 1) * d], dx);
         });
-        for (dx, (row, _)) in spread.chunks(d).zip(&group.rows) {
-            self.dx[row * d..(row + 1) * d].copy_from_slice(dx);
+        for (dx, p) in spread.chunks(d).zip(rows) {
+            self.dx[p.row * d..(p.row + 1) * d].copy_from_slice(dx);
         }
         if let Some(g) = &mut grads.params {
-            norm_weight_grad(cpu, (&gathered, d), &inverse, (&self.dh, d), &mut g.final_norm);
+            for (i, p) in rows.iter().enumerate() {
+                let x = &x[p.row * d..][..d];
+                rms_norm_weight(cpu.isa(), x, inverse[i], &dh[i * d..(i + 1) * d], &mut g.final_norm);
+            }
         }
     }
 }

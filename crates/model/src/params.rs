@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tensor::{Buffer, HalfPanels, Panels, Part, Weights};
+use tensor::{Buffer, Cpu, HalfPanels, Panels, Part, Weights};
 
 use crate::adapter::Site;
 
@@ -50,7 +50,7 @@ pub struct Params {
 
 /// The products' weights rounded to bf16, for a policy whose products are bf16 × bf16; embeddings, norms and biases stay
 /// f32.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HalfParams {
     layers: Vec<[HalfPanels; 4]>,
     head: HalfPanels,
@@ -58,19 +58,19 @@ pub struct HalfParams {
 
 impl HalfParams {
     /// Rounds all products.
-    pub fn of(params: &Params) -> HalfParams {
-        let layer = |l: &Layer| Site::ALL.map(|site| HalfPanels::of(l.product(site)));
-        HalfParams { layers: params.layers.iter().map(layer).collect(), head: HalfPanels::of(params.head()) }
+    pub fn of(cpu: &Cpu, params: &Params) -> HalfParams {
+        let layer = |l: &Layer| Site::ALL.map(|site| HalfPanels::of(cpu, l.product(site)));
+        HalfParams { layers: params.layers.iter().map(layer).collect(), head: HalfPanels::of(cpu, params.head()) }
     }
 
     /// Rounds anew after the weights moved.
-    pub fn refresh(&mut self, params: &Params) {
+    pub fn refresh(&mut self, cpu: &Cpu, params: &Params) {
         for (half, layer) in self.layers.iter_mut().zip(&params.layers) {
             for (half, site) in half.iter_mut().zip(Site::ALL) {
-                half.refresh(layer.product(site));
+                half.refresh(cpu, layer.product(site));
             }
         }
-        self.head.refresh(params.head());
+        self.head.refresh(cpu, params.head());
     }
 }
 

@@ -11,6 +11,8 @@ mod http;
 mod hub;
 mod known;
 mod part;
+#[cfg(test)]
+mod place;
 mod progress;
 mod record;
 mod select;

@@ -15,6 +15,10 @@ pub(crate) struct Lock {
     _file: File,
 }
 
+/// The least that is waited: a program that any thread is just starting holds a copy of every open file, an open lock among
+/// them, until it runs.
+const GRACE: Duration = Duration::from_millis(200);
+
 impl Lock {
     /// Waits for the lock of a model.
     ///
@@ -37,7 +41,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(e)) => return Err(RemoteError::io("lock", &path)(e)),
             }
-            if started.elapsed() >= wait {
+            if started.elapsed() >= wait.max(GRACE) {
                 let waited_s = started.elapsed().as_secs();
                 return Err(RemoteError::Locked { name: name.to_string(), waited_s, lock: path });
             }

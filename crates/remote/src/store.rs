@@ -112,15 +112,25 @@ impl ModelStore {
         }
     }
 
+    /// Whether a text is the name of a known or an installed model, and so no path.
+    pub fn is_name(&self, text: &str) -> bool {
+        self.known(text).is_some() || self.is_there(text)
+    }
+
     /// The file or folder that a loader is given for a model's name or for a path.
     ///
     /// - Holds: names come first, and a known name is never a path: write `./NAME` for a file of that name. Of an installed
     ///   model the files' sizes are compared with its record; [`ModelStore::verify`] compares the hashes.
     pub fn resolve(&self, name_or_path: &str) -> Result<PathBuf, RemoteError> {
-        if self.known(name_or_path).is_none() && !self.is_there(name_or_path) {
-            let path = Path::new(name_or_path);
-            let there = !name_or_path.is_empty() && path.try_exists().map_err(RemoteError::io("read", path))?;
-            return if there { Ok(path.to_path_buf()) } else { Err(self.missing(name_or_path)) };
+        self.resolve_from(Path::new(""), name_or_path)
+    }
+
+    /// As [`ModelStore::resolve`], a relative path starting from a folder.
+    pub fn resolve_from(&self, folder: &Path, name_or_path: &str) -> Result<PathBuf, RemoteError> {
+        if !self.is_name(name_or_path) {
+            let path = folder.join(name_or_path);
+            let there = !name_or_path.is_empty() && path.try_exists().map_err(RemoteError::io("read", &path))?;
+            return if there { Ok(path) } else { Err(self.missing(name_or_path)) };
         }
         let record = self.info(name_or_path)?;
         let folder = self.root.join(name_or_path);

@@ -2,34 +2,9 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::Quiet;
-
-const ABC_SHA: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-
-const KNOWN: &[KnownModel] = &[KnownModel {
-    name: "abc",
-    title: "three letters",
-    file: "abc.gguf",
-    size_bytes: 3,
-    sha256: ABC_SHA,
-    licence: "MIT",
-    package: "p",
-    package_version: "1",
-    wheel_path: "p/abc.gguf",
-    download_bytes: 3,
-}];
-
-struct Place {
-    folder: tempfile::TempDir,
-    store: ModelStore,
-}
+use crate::place::{ABC_SHA, Place};
 
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let store = ModelStore::knowing(folder.path().join("models"), KNOWN);
-        Place { folder, store }
-    }
-
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

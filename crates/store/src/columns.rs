@@ -92,7 +92,7 @@ fn columns(rows: &[Row<'_>]) -> Vec<Column> {
         optional_text("failure_stage", rows.iter().map(|r| failure(r).map(|f| f.0))),
         optional_text("failure_class", rows.iter().map(|r| failure(r).map(|f| f.1))),
         optional_text("failure_detail", rows.iter().map(|r| failure(r).map(|f| f.2))),
-        plain("BYTE_ARRAY stop (STRING)", text(&|r| word(&r.episode.stop))),
+        plain("BYTE_ARRAY stop (STRING)", text(&|r| r.episode.stop.as_str().to_string())),
         plain("INT64 n_sampled", by(|r| r.episode.n_sampled() as i64)),
         plain("BYTE_ARRAY reply (STRING)", text(&|r| r.episode.reply().to_string())),
         plain("BYTE_ARRAY gold (JSON)", text(&|r| r.gold.to_string())),
@@ -141,14 +141,11 @@ fn outcome_word(outcome: &Outcome) -> &'static str {
 
 fn failure(row: &Row<'_>) -> Option<(String, String, String)> {
     match &row.episode.outcome {
-        Outcome::Failed { stage, cause } => Some((word(stage), cause.class.clone(), cause.detail.clone())),
+        Outcome::Failed { stage, cause } => {
+            Some((stage.as_str().to_string(), cause.class.clone(), cause.detail.clone()))
+        }
         Outcome::Graded { .. } | Outcome::Cancelled => None,
     }
-}
-
-/// The word a fieldless variant is stored as.
-fn word(value: &impl Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_string)).unwrap_or_default()
 }
 
 fn json(value: &impl Serialize) -> String {

@@ -14,11 +14,11 @@ use std::time::Instant;
 use surefoot_tensor as tensor;
 use tensor::ceiling::fma_flops;
 use tensor::gemm::{linear, linear_back, weight_grad};
-use tensor::{Buffer, Cpu, Isa, Panels, Term};
+use tensor::{Cpu, Isa, Panels, Term};
 
 const FLOOR: f64 = 0.3;
 const SHAPES: [(usize, usize); 5] = [(960, 576), (576, 576), (3072, 576), (576, 1536), (49_152, 576)];
-const ROWS: [usize; 5] = [1, 8, 64, 96, 512];
+const ROWS: [usize; 6] = [1, 8, 64, 96, 512, 768];
 
 fn best(mut f: impl FnMut()) -> f64 {
     let time = |_| {
@@ -45,13 +45,13 @@ fn main() -> ExitCode {
             let w = Panels::zeroed(n, k);
             let (x, dy) = (vec![0.5; rows * k], vec![0.5; rows * n]);
             let (mut y, mut dx) = (vec![0.0; rows * n], vec![0.0; rows * k]);
-            let (mut grad, mut scratch) = (w.zeros_like(), Buffer::default());
+            let mut grad = w.zeros_like();
             let share = |seconds: f64| 2.0 * (n * k * rows) as f64 / 1e9 / seconds / ceiling;
             let forward =
                 share(best(|| linear(&cpu, rows, &[Term { x: &x, ld: k, w: (&w).into() }], &mut y, n, false)));
             let back =
                 share(best(|| linear_back(&cpu, rows, &[Term { x: &dy, ld: n, w: (&w).into() }], &mut dx, k, false)));
-            let weights = share(best(|| weight_grad(&cpu, rows, (&x, k), (&dy, n), &mut grad, &mut scratch)));
+            let weights = share(best(|| weight_grad(&cpu, rows, (&x, k), (&dy, n), &mut grad)));
             println!("{n:5} {k:5} {rows:5}  {forward:7.2}  {back:4.2}  {weights:7.2}");
             if rows >= 96 {
                 lowest = lowest.min(forward).min(back).min(weights);

@@ -108,29 +108,29 @@ impl std::fmt::Debug for Buffer {
 
 /// A mutable slice that several threads write to at once, each its own places.
 #[derive(Clone, Copy)]
-pub struct Shared<'a> {
-    start: *mut f32,
+pub struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    life: std::marker::PhantomData<&'a mut [f32]>,
+    life: std::marker::PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: access is only through `slice`, whose contract forbids overlap.
-unsafe impl Send for Shared<'_> {}
+unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
+impl<'a, T> Shared<'a, T> {
     /// Shares a slice.
-    pub fn new(slice: &'a mut [f32]) -> Self {
+    pub fn new(slice: &'a mut [T]) -> Self {
         Shared { start: slice.as_mut_ptr(), len: slice.len(), life: std::marker::PhantomData }
     }
 
-    /// The floats `start..start + len`.
+    /// The elements `start..start + len`.
     ///
     /// # Safety
     /// No two live slices, on any thread, may overlap.
     #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
-    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [f32] {
+    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start + len <= self.len, "range {start}..{} past {}", start + len, self.len);
         // SAFETY: inside the slice, and by the caller's promise not aliased.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }

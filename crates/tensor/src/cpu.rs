@@ -154,18 +154,17 @@ impl Cpu {
         self.each(n, grain, |r| f(r, unsafe { x.slice(r * width, width) }));
     }
 
-    /// As [`Cpu::each_row`], with the rows of two blocks.
-    pub fn each_row_of_two(
+    /// As [`Cpu::each_row`], over the rows of several blocks at once, each with its own width.
+    pub fn each_rows<const N: usize>(
         &self,
         n: usize,
         grain: usize,
-        (x, width): (&mut [f32], usize),
-        (y, width_y): (&mut [f32], usize),
-        f: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+        blocks: [(&mut [f32], usize); N],
+        f: impl Fn(usize, [&mut [f32]; N]) + Sync,
     ) {
-        let (x, y) = (Shared::new(x), Shared::new(y));
+        let blocks = blocks.map(|(x, width)| (Shared::new(x), width));
         // SAFETY: each call takes its own row of each block.
-        self.each(n, grain, |r| f(r, unsafe { x.slice(r * width, width) }, unsafe { y.slice(r * width_y, width_y) }));
+        self.each(n, grain, |r| f(r, blocks.map(|(x, width)| unsafe { x.slice(r * width, width) })));
     }
 }
 

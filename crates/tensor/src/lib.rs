@@ -26,6 +26,7 @@ pub mod lanes;
 pub mod math;
 pub mod pool;
 pub mod rows;
+mod turn;
 pub mod vocab;
 pub mod weights;
 

@@ -75,13 +75,21 @@ versioned! {
         }
     }
 
-    /// Derivative of [`silu_gate`].
-    pub fn silu_gate_back(gate: &[f32], up: &[f32], dy: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+    /// Derivative of [`silu_gate`]; also writes its result again, the same bits.
+    pub fn silu_gate_back(
+        gate: &[f32],
+        up: &[f32],
+        dy: &[f32],
+        out: &mut [f32],
+        dgate: &mut [f32],
+        dup: &mut [f32],
+    ) {
         let n = dgate.len();
-        let (gate, up, dy, dup) = (&gate[..n], &up[..n], &dy[..n], &mut dup[..n]);
+        let (gate, up, dy, out, dup) = (&gate[..n], &up[..n], &dy[..n], &mut out[..n], &mut dup[..n]);
         for i in 0..n {
             let s = sigmoid(gate[i]);
             let silu = gate[i] * s;
+            out[i] = silu * up[i];
             dup[i] = dy[i] * silu;
             dgate[i] = dy[i] * up[i] * (silu.mul_add(1.0 - s, s));
         }
@@ -95,14 +103,22 @@ versioned! {
         }
     }
 
-    /// Derivative of [`gelu_gate`].
-    pub fn gelu_gate_back(gate: &[f32], up: &[f32], dy: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+    /// Derivative of [`gelu_gate`]; also writes its result again, the same bits.
+    pub fn gelu_gate_back(
+        gate: &[f32],
+        up: &[f32],
+        dy: &[f32],
+        out: &mut [f32],
+        dgate: &mut [f32],
+        dup: &mut [f32],
+    ) {
         let n = dgate.len();
-        let (gate, up, dy, dup) = (&gate[..n], &up[..n], &dy[..n], &mut dup[..n]);
+        let (gate, up, dy, out, dup) = (&gate[..n], &up[..n], &dy[..n], &mut out[..n], &mut dup[..n]);
         for i in 0..n {
             let g = gate[i];
             let t = tanh(GELU_SLOPE * (GELU_CUBE * g * g).mul_add(g, g));
             let inner = GELU_SLOPE * (3.0 * GELU_CUBE * g).mul_add(g, 1.0);
+            out[i] = 0.5 * g * (1.0 + t) * up[i];
             dup[i] = dy[i] * (0.5 * g * (1.0 + t));
             dgate[i] = dy[i] * up[i] * (0.5 * (1.0 + t) + 0.5 * g * (1.0 - t * t) * inner);
         }
@@ -209,6 +225,8 @@ mod tests {
     use super::*;
     use crate::Isa;
 
+    type GateBack = fn(Isa, &[f32], &[f32], &[f32], &mut [f32], &mut [f32], &mut [f32]);
+
     fn numbers(n: usize, seed: usize) -> Vec<f32> {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 252.25 - 2.0).collect()
     }
@@ -236,17 +254,15 @@ mod tests {
             y
         });
         for (gate, back) in [
-            (
-                silu_gate as fn(Isa, &[f32], &[f32], &mut [f32]),
-                silu_gate_back as fn(Isa, &[f32], &[f32], &[f32], &mut [f32], &mut [f32]),
-            ),
+            (silu_gate as fn(Isa, &[f32], &[f32], &mut [f32]), silu_gate_back as GateBack),
             (gelu_gate, gelu_gate_back),
         ] {
             same_everywhere(|isa, n| {
                 let (g, u, dy) = (numbers(n, 1), numbers(n, 2), numbers(n, 3));
-                let (mut y, mut dg, mut du) = (out(n), out(n), out(n));
+                let (mut y, mut again, mut dg, mut du) = (out(n), out(n), out(n), out(n));
                 gate(isa, &g, &u, &mut y);
-                back(isa, &g, &u, &dy, &mut dg, &mut du);
+                back(isa, &g, &u, &dy, &mut again, &mut dg, &mut du);
+                assert_eq!(y, again, "{isa} at {n}");
                 [y, dg, du].concat()
             });
         }
@@ -296,10 +312,7 @@ mod tests {
         check_derivative(norm, &x, &dx);
 
         for (gate, back) in [
-            (
-                silu_gate as fn(Isa, &[f32], &[f32], &mut [f32]),
-                silu_gate_back as fn(Isa, &[f32], &[f32], &[f32], &mut [f32], &mut [f32]),
-            ),
+            (silu_gate as fn(Isa, &[f32], &[f32], &mut [f32]), silu_gate_back as GateBack),
             (gelu_gate, gelu_gate_back),
         ] {
             let run = |g: &[f32], u: &[f32]| {
@@ -308,7 +321,7 @@ mod tests {
                 inner(&y)
             };
             let (mut dg, mut du) = (vec![0.0; n], vec![0.0; n]);
-            back(isa, &x, &w, &dy, &mut dg, &mut du);
+            back(isa, &x, &w, &dy, &mut vec![0.0; n], &mut dg, &mut du);
             check_derivative(|g| run(g, &w), &x, &dg);
             check_derivative(|u| run(&x, u), &w, &du);
         }

@@ -1,6 +1,6 @@
 //! The vocabulary inside a GGUF file.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use episode::Token;
 use serde_json::json;
@@ -20,6 +20,9 @@ pub struct GgufVocabulary {
     /// `tokens`: the text of each token.
     pub tokens: Vec<String>,
     /// `token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; empty means all normal.
+    ///
+    /// An unused one is a row of the embedding without a token: it has no text and no text becomes it, so it is
+    /// structural. One that a merge or a field names is in use all the same.
     pub token_types: Vec<i32>,
     /// `scores`: of each token, needed for `llama`.
     pub scores: Vec<f32>,
@@ -48,6 +51,7 @@ pub struct GgufVocabulary {
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
 pub(crate) fn spec(gguf: GgufVocabulary) -> Result<Spec, TextError> {
@@ -122,10 +126,12 @@ pub(crate) fn spec(gguf: GgufVocabulary) -> Result<Spec, TextError> {
         template: gguf.chat_template,
         vocabulary,
     };
+    let is_unused = |id: Token| kind(id) == UNUSED && !named_special.contains(&id);
     match style {
         Style::ByteLevel => {
             let pre = crate::pre::named(gguf.pre.as_deref())?;
             spec.merges = pairs(gguf.merges)?;
+            drop_unused(&mut spec, is_unused);
             spec.normalizer = pre.normalizer;
             spec.pre_tokenizer = Some(pre.pre_tokenizer);
             spec.ignore_merges = pre.ignore_merges;
@@ -135,6 +141,7 @@ pub(crate) fn spec(gguf: GgufVocabulary) -> Result<Spec, TextError> {
             if let Some(id) = gguf.scores.iter().position(|score| score.is_nan()) {
                 return Err(Inconsistency::BadScore { id: id as Token }.into());
             }
+            drop_unused(&mut spec, is_unused);
             // Such tokens are joined before all others, whatever score the file gives them.
             let score = |id: Token| if kind(id) == USER_DEFINED { f32::INFINITY } else { gguf.scores[id as usize] };
             let whole = |id: &Token| !matches!(kind(*id), CONTROL | UNKNOWN | BYTE);
@@ -150,6 +157,19 @@ pub(crate) fn spec(gguf: GgufVocabulary) -> Result<Spec, TextError> {
         }
     }
     Ok(spec)
+}
+
+/// Leaves tokens out that the file calls unused, unless merges reach them.
+///
+/// - Source: llama.cpp, `llama-vocab.cpp`, which gives such tokens an empty text and bars none of them from sampling; here
+///   they are barred with everything that has no text.
+fn drop_unused(spec: &mut Spec, is_unused: impl Fn(Token) -> bool) {
+    if !spec.vocabulary.keys().any(|id| is_unused(*id)) {
+        return;
+    }
+    let texts = |(left, right): &(String, String)| [left.clone(), right.clone(), format!("{left}{right}")];
+    let reached: HashSet<String> = spec.merges.iter().flat_map(texts).collect();
+    spec.vocabulary.retain(|id, text| !is_unused(*id) || reached.contains(text));
 }
 
 fn pairs(merges: Vec<String>) -> Result<Vec<(String, String)>, TextError> {

@@ -11,7 +11,7 @@ mod support;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::{IM_END, LAST, TEMPLATE, models, texts, tiny_vocabulary};
+use support::{IM_END, LAST, TEMPLATE, models, pieces, texts, tiny_vocabulary};
 use surefoot_text::{GgufVocabulary, Special, Tokenizer};
 
 fn write(folder: &Path, vocabulary: &GgufVocabulary) {
@@ -31,38 +31,18 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
     GgufVocabulary::from_folder(folder.path(), 400).unwrap_err().to_string()
 }
 
-/// A SentencePiece vocabulary of letters, bytes and a few words.
-fn pieces(add_space_prefix: bool) -> GgufVocabulary {
-    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
-    let mut token_types = vec![2, 3, 3];
-    for byte in 0..=255 {
-        tokens.push(format!("<0x{byte:02X}>"));
-        token_types.push(6);
-    }
-    for text in ["▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello", "▁h", "▁▁"] {
-        tokens.push(text.to_owned());
-        token_types.push(1);
-    }
-    let scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
-    GgufVocabulary {
-        model: "llama".into(),
-        tokens,
-        token_types,
-        scores,
-        bos: Some(1),
-        eos: Some(2),
-        unk: Some(0),
-        add_bos: Some(true),
-        add_space_prefix: Some(add_space_prefix),
-        ..GgufVocabulary::default()
-    }
+/// A SentencePiece vocabulary of letters and a few words, the first of them the most urgent.
+fn words(add_space_prefix: bool) -> GgufVocabulary {
+    let texts = ["▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello", "▁h", "▁▁"];
+    let words: Vec<_> = texts.into_iter().zip((0..).map(|i| -(i as f32))).collect();
+    GgufVocabulary { add_space_prefix: Some(add_space_prefix), ..pieces(&words) }
 }
 
 #[test]
 fn a_gguf_vocabulary_written_as_a_folder_is_the_same_tokenizer() {
     let around =
         GgufVocabulary { add_bos: Some(true), add_eos: Some(true), eot: Some(302), ..tiny_vocabulary(TEMPLATE) };
-    for vocabulary in [tiny_vocabulary(TEMPLATE), around, pieces(true), pieces(false)] {
+    for vocabulary in [tiny_vocabulary(TEMPLATE), around, words(true), words(false)] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &vocabulary);
         let want = Tokenizer::from_gguf(vocabulary).unwrap();
@@ -90,6 +70,8 @@ fn a_folder_written_as_gguf_fields_gives_them_back() {
         let wider = GgufVocabulary::from_folder(folder.path(), vocabulary.tokens.len() + 2).unwrap();
         assert_eq!(wider.tokens[LAST as usize + 1..], ["[PAD306]", "[PAD307]"]);
         assert_eq!(wider.token_types[LAST as usize + 1..], [5, 5]);
+        let fingerprint = |made: Result<Tokenizer, _>| made.unwrap().fingerprint().to_owned();
+        assert_eq!(fingerprint(Tokenizer::from_gguf(wider)), fingerprint(Tokenizer::from_folder(folder.path())));
         let error = GgufVocabulary::from_folder(folder.path(), 300).unwrap_err().to_string();
         assert_eq!(error, "tokenizer is inconsistent: token id 305 is out of range, need below 300");
     }
@@ -118,7 +100,7 @@ fn what_gguf_cannot_say_is_refused_by_name() {
     let error = refusal(|json| json["added_tokens"][0]["lstrip"] = json!(true));
     assert!(error.starts_with("tokenizer has added token `<|im_start|>`, need one that is matched"), "{error}");
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &pieces(false));
+    write(folder.path(), &words(false));
     let error = GgufVocabulary::from_folder(folder.path(), 400).unwrap_err().to_string();
     assert!(error.starts_with("tokenizer has vocabulary `SentencePiece pieces`, need byte-level merges"), "{error}");
 }

@@ -12,7 +12,7 @@ mod support;
 use episode::{Message, Role};
 use proptest::prelude::*;
 use serde_json::json;
-use support::{IM_END, IM_START, IMAGE, LAST, TEMPLATE, THINK, WORD, byte_text, tiny, tiny_vocabulary};
+use support::{IM_END, IM_START, IMAGE, LAST, TEMPLATE, THINK, WORD, byte_text, pieces, tiny, tiny_vocabulary};
 use surefoot_text::{ChatOptions, GgufVocabulary, Special, StreamDecoder, TextError, Tokenizer};
 
 const SPECIAL: [u32; 4] = [IM_START, IM_END, IMAGE, LAST];
@@ -254,32 +254,8 @@ fn without_a_template_there_is_nothing_to_render() {
 /// A SentencePiece vocabulary: spaces as ▁, one put in front, unknown characters as bytes.
 #[test]
 fn sentencepiece_scores_decide_what_is_joined_first() {
-    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
-    let mut token_types = vec![2, 3, 3];
-    let mut scores = vec![0.0; 3];
-    for byte in 0..=255 {
-        tokens.push(format!("<0x{byte:02X}>"));
-        token_types.push(6);
-        scores.push(0.0);
-    }
-    for (text, score) in
-        [("▁", -9.0), ("a", -9.0), ("b", -9.0), ("ab", -3.0), ("ba", -1.0), ("▁a", -2.0), ("▁ab", -4.0)]
-    {
-        tokens.push(text.into());
-        token_types.push(1);
-        scores.push(score);
-    }
-    let vocabulary = GgufVocabulary {
-        model: "llama".into(),
-        tokens,
-        token_types,
-        scores,
-        bos: Some(1),
-        eos: Some(2),
-        unk: Some(0),
-        add_bos: Some(true),
-        ..GgufVocabulary::default()
-    };
+    let words = [("▁", -9.0), ("a", -9.0), ("b", -9.0), ("ab", -3.0), ("ba", -1.0), ("▁a", -2.0), ("▁ab", -4.0)];
+    let vocabulary = pieces(&words);
     let tokenizer = Tokenizer::from_gguf(vocabulary.clone()).unwrap();
     let texts =
         |ids: &[u32]| ids.iter().map(|id| vocabulary.tokens[*id as usize].clone()).collect::<Vec<_>>().join(" ");
@@ -293,6 +269,12 @@ fn sentencepiece_scores_decide_what_is_joined_first() {
     check("a ab", "▁a ▁ab");
     check("é\n", "▁ <0xC3> <0xA9> <0x0A>");
     check("<0x41>", "▁ <0x3C> <0x30> <0x78> <0x34> <0x31> <0x3E>");
+    let mut without = vocabulary.clone();
+    let ba = without.tokens.iter().position(|t| t == "ba").unwrap();
+    without.token_types[ba] = 5;
+    let without = Tokenizer::from_gguf(without).unwrap();
+    assert_eq!(texts(&without.encode("aba", Special::Parse)), "▁ab a", "an unused piece joins nothing");
+    assert!(without.structural().contains(&(ba as u32)));
     assert_eq!(tokenizer.before(), [1]);
     assert_eq!(tokenizer.encode("</s>", Special::Parse), [2]);
     assert!(!tokenizer.encode("</s>", Special::Literal).contains(&2));
@@ -301,6 +283,39 @@ fn sentencepiece_scores_decide_what_is_joined_first() {
     let ids = tokenizer.encode(" a", Special::Parse);
     let streamed: String = ids.iter().map(|id| decoder.push(*id)).collect();
     assert_eq!((streamed + &decoder.finish(), tokenizer.decode(&ids, true)), (" a".into(), " a".into()));
+}
+
+#[test]
+fn an_unused_token_has_no_text_is_structural_and_no_text_becomes_it() {
+    let mut vocabulary = tiny_vocabulary(TEMPLATE);
+    // Whole words that are tokens are taken without a merge.
+    vocabulary.pre = Some("llama-bpe".into());
+    let plain = Tokenizer::from_gguf(vocabulary.clone()).unwrap();
+    vocabulary.tokens[299] = "unused".into();
+    vocabulary.token_types[299] = 5;
+    vocabulary.tokens.push("[PAD306]".into());
+    vocabulary.token_types.push(5);
+    // Merges reach this one and a field names that one, so their type says nothing.
+    let reached = vocabulary.merges[5].replace(' ', "");
+    let reached = vocabulary.tokens.iter().position(|t| *t == reached).unwrap();
+    vocabulary.token_types[reached] = 5;
+    vocabulary.token_types[LAST as usize] = 5;
+    let tokenizer = Tokenizer::from_gguf(vocabulary.clone()).unwrap();
+    assert_eq!(tokenizer.structural(), [299, IM_START, IMAGE]);
+    assert_eq!(tokenizer.vocab_size(), LAST as usize + 1, "the row after the last token is no token");
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (plain.bos(), plain.eos()));
+    assert_eq!(
+        tokenizer.decode(&[97, 299, 306, reached as u32], false),
+        "a".to_owned() + &plain.decode(&[reached as u32], false)
+    );
+    for text in ["unused", "[PAD306]", "hello world"] {
+        let ids = tokenizer.encode(text, Special::Parse);
+        assert!(!ids.contains(&299) && !ids.contains(&306), "{text}: {ids:?}");
+        assert_eq!(tokenizer.decode(&ids, false), text);
+    }
+    vocabulary.token_types[299] = 1;
+    let used = Tokenizer::from_gguf(vocabulary).unwrap();
+    assert_eq!(used.encode("unused", Special::Parse), [299], "the test would see it");
 }
 
 /// A folder that says the same as the tiny GGUF gives the same ids.

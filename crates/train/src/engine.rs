@@ -191,7 +191,7 @@ impl Engine {
 
     /// The same engine with products in another precision.
     pub fn with_precision(mut self, precision: Precision) -> Engine {
-        self.half = (precision == Precision::Bf16).then(|| HalfParams::of(&self.params));
+        self.half = (precision == Precision::Bf16).then(|| HalfParams::of(&self.cpu, &self.params));
         self
     }
 
@@ -203,7 +203,7 @@ impl Engine {
     /// Rounds the products' weights anew after they changed.
     pub(crate) fn refresh(&mut self) {
         if let Some(half) = &mut self.half {
-            half.refresh(&self.params);
+            half.refresh(&self.cpu, &self.params);
         }
     }
 

@@ -1,6 +1,5 @@
 //! The training side of the engine.
 
-use model::HalfParams;
 use model::block::Grads;
 use model::head::Tempering;
 use model::packed::{Derivatives, Given, Pack, Sequence, Trainer, Values};
@@ -62,10 +61,7 @@ impl Learner for Engine {
 
     fn keep_reference(&mut self) -> Result<(), PolicyError> {
         self.reference = Some(match self.trainable {
-            Trainable::Full {} => {
-                let half = self.half.as_ref().map(|_| HalfParams::of(&self.params));
-                Reference::Full(Box::new((self.params.clone(), half)))
-            }
+            Trainable::Full {} => Reference::Full(Box::new((self.params.clone(), self.half.clone()))),
             Trainable::Lora { .. } | Trainable::Frozen {} => Reference::Adapter(self.adapter.clone()),
         });
         Ok(())

@@ -58,8 +58,7 @@ fn render(task: &Task, attempts: &[Episode]) -> String {
     }
     push(&mut out, format_args!("gold: {}", visible(&task.gold.to_string())));
     for episode in attempts {
-        let word = serde_json::to_value(episode.stop).ok();
-        let stop = word.as_ref().and_then(|w| w.as_str()).unwrap_or_default();
+        let stop = episode.stop.as_str();
         out.push('\n');
         push(
             &mut out,
@@ -103,11 +102,9 @@ fn outcome(outcome: &Outcome) -> String {
             format!("reward {}{parts}", short(*reward))
         }
         Outcome::Failed { stage, cause } => {
-            let word = serde_json::to_value(stage).ok();
-            let stage = word.as_ref().and_then(|w| w.as_str()).unwrap_or_default();
             // One line, whatever the detail holds.
             let detail = visible(&cause.detail).replace(['\n', '\t'], " ");
-            format!("failed in {stage}: {} ({detail})", visible(&cause.class).replace(['\n', '\t'], " "))
+            format!("failed in {}: {} ({detail})", stage.as_str(), visible(&cause.class).replace(['\n', '\t'], " "))
         }
         Outcome::Cancelled => "cancelled".to_string(),
     }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, context: &Context) -> Done {
-    let text = text(&args)?;
+    let text = text(&args, context)?;
     // What is written must run, so it is read back before it is written.
     RunFile::parse(&text)?.resolve()?;
     let failed = |e: std::io::Error| match e.kind() {
@@ -54,13 +54,10 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     ))
 }
 
-fn text(args: &Args) -> Result<String, Failure> {
+fn text(args: &Args, context: &Context) -> Result<String, Failure> {
     let folder = args.file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let quoted = |path: &Path| -> Result<String, Failure> {
-        if !path.is_file() {
-            return Err(Failure::bad(format!("`{}` is not a file", show(path))));
-        }
-        // Paths in a run file start from its folder.
+    // Paths in a run file start from its folder.
+    let from_folder = |path: &Path| -> Result<String, Failure> {
         let relative = path.strip_prefix(folder).map(Path::to_owned);
         let absolute = || std::path::absolute(path).map_err(|e| Failure::io("find", path, &e));
         let path = match relative {
@@ -68,9 +65,23 @@ fn text(args: &Args) -> Result<String, Failure> {
             Err(_) if folder == Path::new(".") && path.is_relative() => path.to_owned(),
             Err(_) => absolute()?,
         };
-        Ok(toml::Value::String(show(&path)).to_string())
+        Ok(show(&path))
     };
-    let model = toml::Value::String(args.model.clone());
+    let quoted = |path: &Path| -> Result<String, Failure> {
+        if !path.is_file() {
+            return Err(Failure::bad(format!("`{}` is not a file", show(path))));
+        }
+        Ok(toml::Value::String(from_folder(path)?).to_string())
+    };
+    let models = context.models();
+    let model = match Path::new(&args.model) {
+        path if path.exists() && !models.is_name(&args.model) => {
+            let path = from_folder(path)?;
+            if models.is_name(&path) { format!("./{path}") } else { path }
+        }
+        _ => args.model.clone(),
+    };
+    let model = toml::Value::String(model);
     let mut env = String::new();
     match &args.tasks {
         None => env.push_str(

@@ -341,7 +341,7 @@ impl Queue<'_> {
         let text = if self.tokenizer.is_some() { view::visible(&text) } else { format!("{:?}", sampled.tokens) };
         self.bar.suspend(|| {
             if !self.bare {
-                let (n, stop) = (sampled.tokens.len(), stop_word(sampled.stop));
+                let (n, stop) = (sampled.tokens.len(), sampled.stop.as_str());
                 out.line(format_args!("— prompt {prompt_index}, sample {sample}: {n} tokens, stopped by {stop}"))?;
             }
             out.line(text)
@@ -360,8 +360,4 @@ fn text_of(tokenizer: &Tokenizer, sampled: &Sampled, stops: &[String]) -> Result
     let mut text: String = said.iter().map(|t| decoder.push(*t)).collect();
     text.push_str(&decoder.finish());
     Ok(text)
-}
-
-fn stop_word(stop: StopReason) -> String {
-    serde_json::to_value(stop).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }

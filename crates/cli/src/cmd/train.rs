@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use eval::{Answers, EvalLine, Score};
+use remote::RemoteError;
 use run::record::HELD_OUT;
 use run::{Begin, Ended, RunError, RunFile, Session, Settings};
 use serde_json::json;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let settings = file.resolve().map_err(place)?;
     let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     if args.dry_run {
-        return dry_run(&settings, &base, args.from.as_deref(), context);
+        return dry_run(settings, &base, args.from.as_deref(), context);
     }
     let stem = path.file_stem().map_or("run".to_owned(), |s| s.to_string_lossy().into_owned());
     let folder = match args.out {
@@ -74,13 +75,13 @@ pub(crate) fn new_folder(context: &Context, stem: &str) -> Result<PathBuf, Failu
 
 /// Opens and audits everything, then makes the run directory; gives the session and how long the run should take.
 pub(crate) fn start(
-    settings: Settings,
+    mut settings: Settings,
     base: &Path,
     folder: &Path,
     from: Option<&str>,
     context: &Context,
 ) -> Result<(Session, run::Estimate), Failure> {
-    let model = context.models().resolve(&settings.model)?;
+    let model = settle_model(&mut settings, base, context)?;
     let from = from.map(|name| checkpoint(name, &settings, context)).transpose()?;
     let mut notes = Live::new(context, settings.steps);
     let begin = Begin { model: &model, base, folder, from: from.as_deref(), cpu: context.cpu()? };
@@ -96,6 +97,24 @@ pub(crate) fn start(
         estimate.memory_mib / 1024.0
     ));
     Ok((session, estimate))
+}
+
+/// Finds the model. A name stays a name; a path starts from the run file's folder, as all its paths do, and is absolute in
+/// the settings from here on, so that the run goes on from any folder.
+fn settle_model(settings: &mut Settings, base: &Path, context: &Context) -> Result<PathBuf, Failure> {
+    let models = context.models();
+    let name = &settings.model;
+    let path = models.resolve_from(base, name).map_err(|e| {
+        let is_elsewhere = matches!(e, RemoteError::UnknownModel { .. }) && models.resolve(name).is_ok();
+        let hint = format!("paths in a run file start from its folder, `{}`", show(base));
+        if is_elsewhere { Failure::from(e).hint(hint) } else { Failure::from(e) }
+    })?;
+    if !models.is_name(name) {
+        let absolute = std::path::absolute(&path).map_err(|e| Failure::io("find", &path, &e))?;
+        let text = absolute.to_str();
+        settings.model = text.ok_or_else(|| Failure::bad(format!("`{}` is not UTF-8", show(&absolute))))?.to_owned();
+    }
+    Ok(path)
 }
 
 /// The folder of another run's checkpoint.
@@ -114,11 +133,11 @@ fn checkpoint(name: &str, settings: &Settings, context: &Context) -> Result<Path
     Ok(learned.weights)
 }
 
-fn dry_run(settings: &Settings, base: &Path, from: Option<&str>, context: &Context) -> Done {
+fn dry_run(mut settings: Settings, base: &Path, from: Option<&str>, context: &Context) -> Done {
     let scratch =
         tempfile::tempdir().map_err(|e| Failure::failed("cannot make a temporary folder").why(e.to_string()))?;
-    let model = context.models().resolve(&settings.model)?;
-    let from = from.map(|name| checkpoint(name, settings, context)).transpose()?;
+    let model = settle_model(&mut settings, base, context)?;
+    let from = from.map(|name| checkpoint(name, &settings, context)).transpose()?;
     let folder = scratch.path().join("run");
     let begin = Begin { model: &model, base, folder: &folder, from: from.as_deref(), cpu: context.cpu()? };
     let session = Session::start(settings.clone(), begin, &mut run::Quiet, &context.stop)?;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use episode::random::Stream;
 use serde_json::{Map, Value, json};
@@ -22,6 +22,31 @@ const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 /// 256 bytes, then `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
 const VOCABULARY: usize = 259;
+
+/// A folder that holds the model, and whatever a test puts beside it.
+pub(crate) struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let place = Place { folder: tempfile::tempdir().unwrap() };
+        write(&place.model(), 1);
+        place
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn model(&self) -> PathBuf {
+        self.path("model")
+    }
+}
 
 /// Writes the model; another seed is another model.
 pub(crate) fn write(folder: &Path, seed: u64) {

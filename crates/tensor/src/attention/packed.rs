@@ -9,6 +9,7 @@ use super::{BLOCK, Heads};
 use crate::buffer::Shared;
 use crate::gemm::tile;
 use crate::rows::{dot, softmax_back, softmax_numerators};
+use crate::turn::turn;
 use crate::{Buffer, Cpu, Isa};
 
 /// Query rows taken together in the forward pass: what a tile of the inner kernel holds.
@@ -337,8 +338,8 @@ unsafe fn backward_tile(
         }
     }
     let (pt, dst) = (scratch.turned.reserve(n_keys * rows), scratch.turned_d.reserve(n_keys * rows));
-    turn(isa, p, lds, rows, n_keys, pt);
-    turn(isa, ds, lds, rows, n_keys, dst);
+    turn(isa, rows, n_keys, (p, lds), (pt, rows));
+    turn(isa, rows, n_keys, (ds, lds), (dst, rows));
     for (start, width, lanes) in heads.blocks() {
         let (qs, dos) = (scratch.gathered.reserve(rows * lanes), scratch.gathered_d.reserve(rows * lanes));
         for r in 0..rows {
@@ -353,22 +354,6 @@ unsafe fn backward_tile(
             let (dk, dv) = (&mut dk[index][start * len..], &mut dv[index][start * len..]);
             tile(isa, n, rows, (&dst[first * rows..], rows), (qs, lanes), (dk, lanes), true);
             tile(isa, n, rows, (&pt[first * rows..], rows), (dos, lanes), (dv, lanes), true);
-        }
-    }
-}
-
-versioned! {
-    /// out = xᵀ of a block of rows.
-    fn turn(x: &[f32], ld: usize, rows: usize, cols: usize, out: &mut [f32]) {
-        let mut c = 0;
-        while c < cols {
-            let width = 16.min(cols - c);
-            for r in 0..rows {
-                for i in 0..width {
-                    out[(c + i) * rows + r] = x[r * ld + c + i];
-                }
-            }
-            c += 16;
         }
     }
 }

@@ -57,9 +57,11 @@ pub fn attend<'a>(
     let ld = n_keys.next_multiple_of(PAGE);
     let scores = scratch.scores.reserve(per_kv * ld);
     let first = heads.first_key(n_keys - 1);
+    // Pages that lie before the window whole: their weights would be exact zeros.
+    let hidden = first / PAGE;
     for kv in 0..heads.n_kv {
         let q = &row[heads.q_at(kv * per_kv)..];
-        for (page, (k, _)) in pages.clone().enumerate() {
+        for (page, (k, _)) in pages.clone().enumerate().skip(hidden) {
             let k = &k[kv * per_head..];
             tile(isa, per_kv, heads.dim, (q, heads.dim), (k, PAGE), (&mut scores[page * PAGE..], ld), false);
         }
@@ -71,10 +73,10 @@ pub fn attend<'a>(
         }
         for (start, width, lanes) in heads.blocks() {
             let sum = scratch.out.reserve(per_kv * lanes);
-            for (page, (_, v)) in pages.clone().enumerate() {
+            for (page, (_, v)) in pages.clone().enumerate().skip(hidden) {
                 let k = PAGE.min(n_keys - page * PAGE);
                 let v = &v[kv * per_head + start * PAGE..];
-                tile(isa, per_kv, k, (&scores[page * PAGE..], ld), (v, lanes), (sum, lanes), page > 0);
+                tile(isa, per_kv, k, (&scores[page * PAGE..], ld), (v, lanes), (sum, lanes), page > hidden);
             }
             for h in 0..per_kv {
                 let at = heads.q_at(kv * per_kv + h) + start;

@@ -22,8 +22,12 @@ pub(crate) struct Tile<T = f32> {
     /// Row-major rows, `[rows, k]`, `lda` apart.
     pub(crate) a: *const T,
     pub(crate) lda: usize,
-    /// A panel, `[k, lanes]`, aligned to 64 bytes.
+    /// Distance between inner indices of a row: 1, or with `lda` 1 a row is a column.
+    pub(crate) step: usize,
+    /// A panel, `[k, lanes]`.
     pub(crate) b: *const T,
+    /// Distance between the panel's rows.
+    pub(crate) ldb: usize,
     pub(crate) lanes: usize,
     /// Result rows, `[rows, lanes]`, `ldc` apart.
     pub(crate) c: *mut f32,
@@ -68,8 +72,8 @@ unsafe fn portable(t: Tile) {
                     // Only in the builds of `cargo xtask faults`, whose tests must fail.
                     #[cfg(surefoot_fault = "reversed_reduction")]
                     let k = t.k - 1 - k;
-                    let a = *t.a.add(i * t.lda + k);
-                    let b = t.b.add(k * t.lanes + j).cast::<[f32; LANES]>().read();
+                    let a = *t.a.add(i * t.lda + k * t.step);
+                    let b = t.b.add(k * t.ldb + j).cast::<[f32; LANES]>().read_unaligned();
                     for (acc, b) in acc.iter_mut().zip(b) {
                         *acc = a.mul_add(b, *acc);
                     }
@@ -80,127 +84,124 @@ unsafe fn portable(t: Tile) {
     }
 }
 
+/// Picks the kernel of a tile's row count among those listed.
+macro_rules! by_rows {
+    ($kernel:ident, $nv:literal, $tile:expr, [$($rows:literal)*]) => {
+        match $tile.rows {
+            $( $rows => $kernel::<$rows, $nv>($tile), )*
+            _ => unreachable!("a tile has at most `max_rows` rows"),
+        }
+    };
+}
+
+/// Runs a 512-bit kernel, the whole width of the panel at once.
+macro_rules! by_width {
+    ($kernel:ident, $tile:expr) => {
+        match $tile.lanes {
+            16 => by_rows!($kernel, 1, $tile, [1 2 3 4 5 6 7 8 9 10 11 12]),
+            32 => by_rows!($kernel, 2, $tile, [1 2 3 4 5 6 7 8 9 10]),
+            48 => by_rows!($kernel, 3, $tile, [1 2 3 4 5 6 7 8]),
+            _ => by_rows!($kernel, 4, $tile, [1 2 3 4 5 6]),
+        }
+    };
+}
+
+/// Runs a 256-bit kernel in strips of sixteen outputs, rows in groups of six: twelve sums of sixteen registers.
+macro_rules! by_strips {
+    ($kernel:ident, $tile:expr) => {
+        for j in (0..$tile.lanes).step_by(16) {
+            for i in (0..$tile.rows).step_by(6) {
+                let (a, b, c) = ($tile.a.add(i * $tile.lda), $tile.b.add(j), $tile.c.add(i * $tile.ldc + j));
+                let strip = $crate::gemm::micro::Tile { a, b, c, rows: ($tile.rows - i).min(6), ..$tile };
+                by_rows!($kernel, 2, strip, [1 2 3 4 5 6]);
+            }
+        }
+    };
+}
+
+/// Defines kernels whose sums, `ROWS` rows of `NV` vectors, stay in registers over the inner index.
+///
+/// For each `k` every step in turn takes its weights once, its input once a row, and continues all chains.
+macro_rules! kernel {
+    (
+        $name:ident($features:literal, $tile:ty, $width:literal, $zero:ident, $load:ident, $store:ident)
+        $( weights |$w:ident| $weights:expr, input |$x:ident| $input:expr, step |$a:ident, $b:ident, $c:ident| $step:expr; )+
+    ) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const ROWS: usize, const NV: usize>(t: $tile) {
+            // SAFETY: the caller covers `ROWS` rows, `k` and `NV` vectors.
+            unsafe {
+                let mut acc = [[$zero(); NV]; ROWS];
+                if t.accumulate {
+                    for (i, row) in acc.iter_mut().enumerate() {
+                        for (j, v) in row.iter_mut().enumerate() {
+                            *v = $load(t.c.add(i * t.ldc + j * $width));
+                        }
+                    }
+                }
+                let (mut panel, mut column) = (t.b, t.a);
+                for _ in 0..t.k {
+                    $(
+                        let $w = panel;
+                        let mut weights = [$weights; NV];
+                        for (j, weights) in weights.iter_mut().enumerate().skip(1) {
+                            let $w = panel.add(j * $width);
+                            *weights = $weights;
+                        }
+                        for (i, row) in acc.iter_mut().enumerate() {
+                            let $x = column.add(i * t.lda);
+                            let $a = $input;
+                            for (v, $b) in row.iter_mut().zip(weights) {
+                                let $c = *v;
+                                *v = $step;
+                            }
+                        }
+                    )+
+                    panel = panel.add(t.ldb);
+                    column = column.add(t.step);
+                }
+                for (i, row) in acc.iter().enumerate() {
+                    for (j, v) in row.iter().enumerate() {
+                        $store(t.c.add(i * t.ldc + j * $width), *v);
+                    }
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use {by_rows, by_strips, by_width, kernel};
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
     use super::Tile;
 
-    /// Picks the kernel of a row count; `$most` is the largest.
-    macro_rules! by_rows {
-        ($kernel:ident, $nv:literal, $tile:expr, [$($rows:literal)*]) => {
-            match $tile.rows {
-                $( $rows => $kernel::<$rows, $nv>($tile), )*
-                _ => unreachable!("a tile has at most `max_rows` rows"),
-            }
-        };
-    }
-
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512(t: Tile) {
         // SAFETY: passed on from the caller.
-        unsafe {
-            match t.lanes {
-                16 => by_rows!(k512, 1, t, [1 2 3 4 5 6 7 8 9 10 11 12]),
-                32 => by_rows!(k512, 2, t, [1 2 3 4 5 6 7 8 9 10]),
-                48 => by_rows!(k512, 3, t, [1 2 3 4 5 6 7 8]),
-                _ => by_rows!(k512, 4, t, [1 2 3 4 5 6]),
-            }
-        }
+        unsafe { by_width!(k512, t) }
     }
 
-    #[target_feature(enable = "avx512f")]
-    unsafe fn k512<const ROWS: usize, const NV: usize>(t: Tile) {
-        // SAFETY: the caller covers `rows`, `k` and `lanes`; panels are aligned to 64 bytes.
-        unsafe {
-            let mut acc = [[_mm512_setzero_ps(); NV]; ROWS];
-            if t.accumulate {
-                for (i, row) in acc.iter_mut().enumerate() {
-                    for (j, v) in row.iter_mut().enumerate() {
-                        *v = _mm512_loadu_ps(t.c.add(i * t.ldc + j * 16));
-                    }
-                }
-            }
-            let mut b = t.b;
-            for k in 0..t.k {
-                let mut w = [_mm512_setzero_ps(); NV];
-                for (j, w) in w.iter_mut().enumerate() {
-                    *w = _mm512_load_ps(b.add(j * 16));
-                }
-                for (i, row) in acc.iter_mut().enumerate() {
-                    let a = _mm512_set1_ps(*t.a.add(i * t.lda + k));
-                    for (v, w) in row.iter_mut().zip(w) {
-                        *v = _mm512_fmadd_ps(a, w, *v);
-                    }
-                }
-                b = b.add(t.lanes);
-            }
-            for (i, row) in acc.iter().enumerate() {
-                for (j, v) in row.iter().enumerate() {
-                    _mm512_storeu_ps(t.c.add(i * t.ldc + j * 16), *v);
-                }
-            }
-        }
-    }
-
-    /// Strips of sixteen outputs, rows in groups of six: twelve accumulators of sixteen registers.
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn avx2(t: Tile) {
-        for j in (0..t.lanes).step_by(16) {
-            let mut i = 0;
-            while i < t.rows {
-                let rows = (t.rows - i).min(6);
-                // SAFETY: a sub-tile of the caller's.
-                unsafe {
-                    let strip = Strip { a: t.a.add(i * t.lda), b: t.b.add(j), c: t.c.add(i * t.ldc + j), t };
-                    match rows {
-                        6 => k256::<6>(strip),
-                        5 => k256::<5>(strip),
-                        4 => k256::<4>(strip),
-                        3 => k256::<3>(strip),
-                        2 => k256::<2>(strip),
-                        _ => k256::<1>(strip),
-                    }
-                }
-                i += rows;
-            }
-        }
+        // SAFETY: sub-tiles of the caller's.
+        unsafe { by_strips!(k256, t) }
     }
 
-    struct Strip {
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        t: Tile,
+    kernel! {
+        k512("avx512f", Tile, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps)
+        weights |w| _mm512_loadu_ps(w),
+        input |x| _mm512_set1_ps(*x),
+        step |a, b, c| _mm512_fmadd_ps(a, b, c);
     }
 
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn k256<const ROWS: usize>(s: Strip) {
-        // SAFETY: the caller covers `ROWS` rows of sixteen outputs.
-        unsafe {
-            let t = s.t;
-            let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
-            if t.accumulate {
-                for (i, row) in acc.iter_mut().enumerate() {
-                    for (j, v) in row.iter_mut().enumerate() {
-                        *v = _mm256_loadu_ps(s.c.add(i * t.ldc + j * 8));
-                    }
-                }
-            }
-            for k in 0..t.k {
-                let w = [_mm256_load_ps(s.b.add(k * t.lanes)), _mm256_load_ps(s.b.add(k * t.lanes + 8))];
-                for (i, row) in acc.iter_mut().enumerate() {
-                    let a = _mm256_broadcast_ss(&*s.a.add(i * t.lda + k));
-                    for (v, w) in row.iter_mut().zip(w) {
-                        *v = _mm256_fmadd_ps(a, w, *v);
-                    }
-                }
-            }
-            for (i, row) in acc.iter().enumerate() {
-                for (j, v) in row.iter().enumerate() {
-                    _mm256_storeu_ps(s.c.add(i * t.ldc + j * 8), *v);
-                }
-            }
-        }
+    kernel! {
+        k256("avx2,fma", Tile, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps)
+        weights |w| _mm256_loadu_ps(w),
+        input |x| _mm256_broadcast_ss(&*x),
+        step |a, b, c| _mm256_fmadd_ps(a, b, c);
     }
 }

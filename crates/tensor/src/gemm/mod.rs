@@ -17,6 +17,7 @@ pub use panels::{Panels, Part};
 
 use crate::buffer::{Buffer, Shared};
 use crate::lanes::LANES;
+use crate::turn::turn;
 use crate::{Cpu, Isa};
 use micro::{Tile, max_rows};
 use panels::{PANEL, Panel};
@@ -27,6 +28,8 @@ const INNER: usize = 384;
 const ROW_BLOCK: usize = 240;
 /// Rows of a unit that must transpose weights first, which more rows amortise.
 const BACK_ROW_BLOCK: usize = 768;
+/// Fewer rows are not worth a unit that must transpose weights first.
+const LEAST_ROWS: usize = 48;
 
 thread_local! {
     /// A transposed or gathered block of the right-hand side.
@@ -136,21 +139,14 @@ fn forward(
                 match (term.w, pairs) {
                     (Weights::Half(w), Some(pairs)) => {
                         let ld = w.n_inputs().div_ceil(2);
-                        let a = Rows { x: &pairs[start * ld + own.input / 2..], ld, n: n_rows };
-                        product(
-                            half::run,
-                            cpu.isa(),
-                            a,
-                            w.panel_data(own),
-                            own.lanes,
-                            own.k.div_ceil(2),
-                            c,
-                            accumulate,
-                        );
+                        let a = Rows { x: &pairs[start * ld + own.input / 2..], ld, step: 1, n: n_rows };
+                        let b = Block { data: w.panel_data(own), ld: own.lanes, lanes: own.lanes };
+                        product(half::run, cpu.isa(), a, b, own.k.div_ceil(2), c, accumulate);
                     }
                     (Weights::Single(w), _) => {
-                        let a = Rows { x: &term.x[start * term.ld + own.input..], ld: term.ld, n: n_rows };
-                        product(micro::run, cpu.isa(), a, w.panel_data(own), own.lanes, own.k, c, accumulate);
+                        let a = Rows { x: &term.x[start * term.ld + own.input..], ld: term.ld, step: 1, n: n_rows };
+                        let b = Block { data: w.panel_data(own), ld: own.lanes, lanes: own.lanes };
+                        product(micro::run, cpu.isa(), a, b, own.k, c, accumulate);
                     }
                     (Weights::Half(_), None) => unreachable!("only the first term may be bf16, and it has its pairs"),
                 }
@@ -180,12 +176,18 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
             }
         }
     }
-    let (blocks, per_block) = split(rows, BACK_ROW_BLOCK);
+    // Columns that do not deal evenly to the threads are cut by rows, at the price of turning their weights again.
+    let n_threads = cpu.pool().n_threads();
+    let mut units: Vec<((usize, usize), usize, usize)> = Vec::new();
+    for (index, column) in columns.iter().enumerate() {
+        let odd = index < columns.len() % n_threads;
+        let most = if odd { rows.div_ceil(n_threads).clamp(LEAST_ROWS, BACK_ROW_BLOCK) } else { BACK_ROW_BLOCK };
+        let (blocks, per_block) = split(rows, most);
+        units.extend((0..blocks).map(|b| (*column, b * per_block, per_block.min(rows - b * per_block))));
+    }
     let out = Shared::new(dx);
-    cpu.pool().run(blocks * columns.len(), &|unit| {
-        let (block, (start, width)) = (unit / columns.len(), columns[unit % columns.len()]);
-        let first_row = block * per_block;
-        let n_rows = per_block.min(rows - first_row);
+    cpu.pool().run(units.len(), &|unit| {
+        let ((start, width), first_row, n_rows) = units[unit];
         let lanes = width.next_multiple_of(LANES);
         let c = Rect { out, at: first_row * lddx + start, ld: lddx, width };
         BLOCK.with_borrow_mut(|buffer| {
@@ -210,14 +212,15 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
                             Weights::Single(w) => {
                                 transpose_block(cpu.isa(), w.panel_data(panel), panel, first, width, out);
                             }
-                            Weights::Half(w) => w.transpose(panel, first, width, out),
+                            Weights::Half(w) => w.transpose(cpu.isa(), panel, first, width, out),
                         }
                         at += panel.width * lanes;
                     }
                     let x = &term.x[first_row * term.ld + head.col..];
-                    let a = Rows { x, ld: term.ld, n: n_rows };
+                    let a = Rows { x, ld: term.ld, step: 1, n: n_rows };
                     // SAFETY: units own disjoint rows or columns of `dx`; sizes were checked above.
-                    unsafe { product(micro::run, cpu.isa(), a, b, lanes, n, c, accumulate) };
+                    let b = Block { data: b, ld: lanes, lanes };
+                    unsafe { product(micro::run, cpu.isa(), a, b, n, c, accumulate) };
                     accumulate = true;
                 }
             }
@@ -227,26 +230,16 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
 
 /// dW += dyᵀ x, each element's chain continued over the rows in order.
 ///
-/// - Shapes: `x [R, K]`, `dy [R, N]`, `grad` of the weights' shape; `scratch` grows as needed.
+/// - Shapes: `x [R, K]`, `dy [R, N]`, `grad` of the weights' shape.
 /// - Holds: rows cut into several calls in order give the same bits as one call.
-pub fn weight_grad(
-    cpu: &Cpu,
-    rows: usize,
-    (x, ldx): (&[f32], usize),
-    (dy, lddy): (&[f32], usize),
-    grad: &mut Panels,
-    scratch: &mut Buffer,
-) {
+pub fn weight_grad(cpu: &Cpu, rows: usize, (x, ldx): (&[f32], usize), (dy, lddy): (&[f32], usize), grad: &mut Panels) {
+    /// Inputs of a unit.
     const INPUT_BLOCK: usize = 192;
     if rows == 0 {
         return;
     }
-    let n_inputs = grad.n_inputs();
-    check_rows("x", x, rows, ldx, n_inputs);
+    check_rows("x", x, rows, ldx, grad.n_inputs());
     check_rows("dy", dy, rows, lddy, grad.n_outputs());
-    let xt = scratch.reserve(n_inputs * rows);
-    transpose(cpu, rows, n_inputs, (x, ldx), (xt, rows));
-    let xt = &*xt;
     let panels = grad.panels().to_vec();
     let units: Vec<(&Panel, usize)> =
         panels.iter().flat_map(|p| (0..p.k).step_by(INPUT_BLOCK).map(move |i| (p, i))).collect();
@@ -258,15 +251,22 @@ pub fn weight_grad(
         BLOCK.with_borrow_mut(|buffer| {
             for start in (0..rows).step_by(INNER) {
                 let len = INNER.min(rows - start);
-                let b = buffer.reserve(len * panel.lanes);
-                for (i, row) in b.chunks_mut(panel.lanes).enumerate() {
-                    let from = (start + i) * lddy + panel.col;
-                    row[..panel.width].copy_from_slice(&dy[from..from + panel.width]);
-                    row[panel.width..].fill(0.0);
-                }
-                let a = Rows { x: &xt[(panel.input + first) * rows + start..], ld: rows, n };
+                let from = &dy[start * lddy + panel.col..];
+                // Where many tiles read the outputs' derivatives, or a whole vector would reach past them, from a copy.
+                let b = if n > 64 || panel.width < panel.lanes {
+                    let copy = buffer.reserve(len * panel.lanes);
+                    for (to, from) in copy.chunks_mut(panel.lanes).zip(from.chunks(lddy)) {
+                        to[..panel.width].copy_from_slice(&from[..panel.width]);
+                        to[panel.width..].fill(0.0);
+                    }
+                    Block { data: copy, ld: panel.lanes, lanes: panel.lanes }
+                } else {
+                    Block { data: from, ld: lddy, lanes: panel.lanes }
+                };
+                // Columns of `x` are the rows of this product.
+                let a = Rows { x: &x[start * ldx + panel.input + first..], ld: 1, step: ldx, n };
                 // SAFETY: units own disjoint parts of the gradient.
-                unsafe { product(micro::run, cpu.isa(), a, b, panel.lanes, len, c, true) };
+                unsafe { product(micro::run, cpu.isa(), a, b, len, c, true) };
             }
         });
     });
@@ -274,7 +274,7 @@ pub fn weight_grad(
 
 /// One product of row-major rows and a contiguous panel, on the calling thread: what attention is made of.
 ///
-/// - Shapes: `a [rows, k]` rows `lda` apart; `b [k, lanes]`, `lanes` a multiple of 16 up to 64, aligned to 64 bytes;
+/// - Shapes: `a [rows, k]` rows `lda` apart; `b [k, lanes]`, `lanes` a multiple of 16 up to 64;
 ///   `c [rows, lanes]` rows `ldc` apart.
 pub fn tile(
     isa: Isa,
@@ -286,7 +286,7 @@ pub fn tile(
     accumulate: bool,
 ) {
     assert!(lanes.is_multiple_of(LANES) && lanes <= PANEL && lanes > 0, "lanes {lanes}");
-    assert!(b.len() >= k * lanes && b.as_ptr().addr().is_multiple_of(64), "panel of {} for {k} x {lanes}", b.len());
+    assert!(b.len() >= k * lanes, "panel of {} for {k} x {lanes}", b.len());
     check_rows("a", a, rows, lda, k);
     check_rows("c", c, rows, ldc, lanes);
     let most = max_rows(lanes);
@@ -294,7 +294,9 @@ pub fn tile(
         let tile = Tile {
             a: a[i * lda..].as_ptr(),
             lda,
+            step: 1,
             b: b.as_ptr(),
+            ldb: lanes,
             lanes,
             c: c[i * ldc..].as_mut_ptr(),
             ldc,
@@ -307,33 +309,21 @@ pub fn tile(
     }
 }
 
-/// out = xᵀ.
-///
-/// - Shapes: `x [R, C]` rows `ldx` apart; `out [C, R]` rows `ldo` apart.
-pub fn transpose(cpu: &Cpu, rows: usize, cols: usize, (x, ldx): (&[f32], usize), (out, ldo): (&mut [f32], usize)) {
-    const BLOCK: usize = 16;
-    let shared = Shared::new(out);
-    cpu.each(cols.div_ceil(BLOCK), 1, |block| {
-        let c0 = block * BLOCK;
-        let width = BLOCK.min(cols - c0);
-        for r0 in (0..rows).step_by(BLOCK) {
-            let height = BLOCK.min(rows - r0);
-            for c in 0..width {
-                // SAFETY: each output row belongs to one block, each stretch of it to one step.
-                let to = unsafe { shared.slice((c0 + c) * ldo + r0, height) };
-                for (r, v) in to.iter_mut().enumerate() {
-                    *v = x[(r0 + r) * ldx + c0 + c];
-                }
-            }
-        }
-    });
-}
-
+/// `n` rows, `ld` apart, with inner indices `step` apart.
 #[derive(Clone, Copy)]
 struct Rows<'a, T = f32> {
     x: &'a [T],
     ld: usize,
+    step: usize,
     n: usize,
+}
+
+/// A panel or a part of one: rows of `lanes`, `ld` apart.
+#[derive(Clone, Copy)]
+struct Block<'a, T = f32> {
+    data: &'a [T],
+    ld: usize,
+    lanes: usize,
 }
 
 /// A rectangle of the result: `width` columns from `at`, rows `ld` apart.
@@ -353,12 +343,12 @@ unsafe fn product<T>(
     run: unsafe fn(Isa, Tile<T>),
     isa: Isa,
     a: Rows<'_, T>,
-    b: &[T],
-    lanes: usize,
+    b: Block<'_, T>,
     k: usize,
     c: Rect<'_>,
     accumulate: bool,
 ) {
+    let lanes = b.lanes;
     let most = max_rows(lanes);
     // Rows are dealt evenly: 13 rows of at most 6 become 5 + 4 + 4, so that no tile is nearly empty.
     let tiles = a.n.div_ceil(most);
@@ -366,12 +356,13 @@ unsafe fn product<T>(
     for start in (0..k).step_by(INNER) {
         let len = INNER.min(k - start);
         let accumulate = accumulate || start > 0;
-        let b = &b[start * lanes..(start + len) * lanes];
+        let block = &b.data[start * b.ld..];
+        debug_assert!(block.len() >= (len - 1) * b.ld + lanes);
         let mut row = 0;
         for index in 0..tiles {
             let rows = (a.n - row).div_ceil(tiles - index);
-            let x = &a.x[row * a.ld + start..];
-            debug_assert!(x.len() >= (rows - 1) * a.ld + len);
+            let x = &a.x[row * a.ld + start * a.step..];
+            debug_assert!(x.len() > (rows - 1) * a.ld + (len - 1) * a.step);
             let mut edge = Edge([0.0; 12 * PANEL]);
             // SAFETY: the caller owns the rectangle.
             let (c_start, ldc) = unsafe {
@@ -387,8 +378,19 @@ unsafe fn product<T>(
                     (edge.0.as_mut_ptr(), lanes)
                 }
             };
-            let tile =
-                Tile { a: x.as_ptr(), lda: a.ld, b: b.as_ptr(), lanes, c: c_start, ldc, rows, k: len, accumulate };
+            let tile = Tile {
+                a: x.as_ptr(),
+                lda: a.ld,
+                step: a.step,
+                b: block.as_ptr(),
+                ldb: b.ld,
+                lanes,
+                c: c_start,
+                ldc,
+                rows,
+                k: len,
+                accumulate,
+            };
             // SAFETY: the operands cover the tile.
             unsafe {
                 run(isa, tile);
@@ -424,37 +426,15 @@ fn check_rows(name: &str, x: &[f32], rows: usize, ld: usize, width: usize) {
     assert!(ld >= width && x.len() >= needed, "{name} has {} floats for {rows} rows of {width}, {ld} apart", x.len());
 }
 
-versioned! {
-    /// Inputs `first..first + width` of a panel, turned so that each output is a row.
-    ///
-    /// - Shapes: panel `[k, lanes]` → `out [panel width, lanes of the block]`, columns past `width` zero.
-    pub(crate) fn transpose_block(data: &[f32], panel: &Panel, first: usize, width: usize, out: &mut [f32]) {
-        let lanes = width.next_multiple_of(LANES);
-        if width < lanes {
-            out[..panel.width * lanes].fill(0.0);
-        }
-        let mut i = 0;
-        while i < width {
-            let height = LANES.min(width - i);
-            let mut o = 0;
-            while o < panel.width {
-                let n = LANES.min(panel.width - o);
-                let mut square = [[0.0_f32; LANES]; LANES];
-                for (r, row) in square.iter_mut().enumerate().take(height) {
-                    let at = (first + i + r) * panel.lanes + o;
-                    row.copy_from_slice(&data[at..at + LANES]);
-                }
-                for c in 0..n {
-                    let at = (o + c) * lanes + i;
-                    for (r, row) in square.iter().enumerate().take(height) {
-                        out[at + r] = row[c];
-                    }
-                }
-                o += LANES;
-            }
-            i += LANES;
-        }
+/// Inputs `first..first + width` of a panel, turned so that each output is a row.
+///
+/// - Shapes: panel `[k, lanes]` → `out [panel width, lanes of the block]`, columns past `width` zero.
+pub(crate) fn transpose_block(isa: Isa, data: &[f32], panel: &Panel, first: usize, width: usize, out: &mut [f32]) {
+    let lanes = width.next_multiple_of(LANES);
+    if width < lanes {
+        out[..panel.width * lanes].fill(0.0);
     }
+    turn(isa, width, panel.width, (&data[first * panel.lanes..], panel.lanes), (out, lanes));
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::bytes::{Bytes, Cursor};
 use super::error::gguf_encodings;
 use super::metadata::Metadata;
 use super::quant::Encoding;
-use super::{TensorSource, WeightsError, check_finite};
+use super::{Named, TensorSource, WeightsError, check_finite};
 
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 /// The format's default for where tensors may begin, in bytes.
@@ -28,10 +28,9 @@ const LEAST_INFO_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
 /// - Holds: everything the header says was checked against the file's size when it was opened.
 #[derive(Debug)]
 pub struct Gguf {
-    path: PathBuf,
     bytes: Bytes,
     metadata: Metadata,
-    tensors: BTreeMap<String, Info>,
+    tensors: Named<Info>,
 }
 
 #[derive(Debug)]
@@ -62,7 +61,7 @@ impl Gguf {
 
     /// How a tensor is stored.
     pub fn encoding(&self, name: &str) -> Result<&'static Encoding, WeightsError> {
-        Ok(self.info(name)?.encoding)
+        Ok(self.tensors.get(name)?.encoding)
     }
 
     fn parse(path: &Path, bytes: Bytes) -> Result<Self, WeightsError> {
@@ -88,45 +87,39 @@ impl Gguf {
         // The end of the header is at most the file's size, so rounding it up cannot overflow 64 bits.
         let start = from.at().next_multiple_of(u64::from(alignment));
         let tensors = place(raw, start, u64::from(alignment), bytes.len() as u64, path)?;
-        Ok(Gguf { path: path.to_owned(), bytes, metadata, tensors })
-    }
-
-    fn info(&self, name: &str) -> Result<&Info, WeightsError> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| WeightsError::MissingTensor { path: self.path.clone(), tensor: name.to_owned() })
+        Ok(Gguf { bytes, metadata, tensors: Named { path: path.to_owned(), tensors } })
     }
 }
 
 impl TensorSource for Gguf {
     fn path(&self) -> &Path {
-        &self.path
+        &self.tensors.path
     }
 
     fn names(&self) -> Vec<&str> {
-        self.tensors.keys().map(String::as_str).collect()
+        self.tensors.names()
     }
 
     fn shape(&self, name: &str) -> Result<&[usize], WeightsError> {
-        Ok(&self.info(name)?.shape)
+        Ok(&self.tensors.get(name)?.shape)
     }
 
     fn stored_as(&self, name: &str) -> Result<&'static str, WeightsError> {
-        Ok(self.info(name)?.encoding.name)
+        Ok(self.tensors.get(name)?.encoding.name)
     }
 
     fn read_rows_f32(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), WeightsError> {
-        let info = self.info(name)?;
-        let first = super::first_value(&self.path, name, &info.shape, rows, out.len())?;
+        let info = self.tensors.get(name)?;
+        let first = super::first_value(self.path(), name, &info.shape, rows, out.len())?;
         if !info.encoding.decode(&self.bytes[info.bytes.clone()], first, out) {
             return Err(WeightsError::Encoding {
-                path: self.path.clone(),
+                path: self.path().to_owned(),
                 tensor: name.to_owned(),
                 needed: gguf_encodings(),
                 got: info.encoding.name.to_owned(),
             });
         }
-        check_finite(&self.path, name, first, out)
+        check_finite(self.path(), name, first, out)
     }
 }
 

@@ -17,10 +17,11 @@ mod safetensors_write;
 mod tests;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use error::WeightsError;
 pub use gguf::Gguf;
@@ -167,6 +168,24 @@ pub fn check_finite(path: &Path, tensor: &str, first: usize, values: &[f32]) -> 
     let i = values.iter().position(|v| !v.is_finite()).expect("one was seen a moment ago");
     let (path, tensor) = (path.to_owned(), tensor.to_owned());
     Err(WeightsError::NotFinite { path, tensor, index: first + i, value: values[i] })
+}
+
+/// What the header of a file, or of several read as one, says of each tensor.
+#[derive(Debug)]
+struct Named<T> {
+    path: PathBuf,
+    tensors: BTreeMap<String, T>,
+}
+
+impl<T> Named<T> {
+    fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+
+    fn get(&self, tensor: &str) -> Result<&T, WeightsError> {
+        let missing = || WeightsError::MissingTensor { path: self.path.clone(), tensor: tensor.to_owned() };
+        self.tensors.get(tensor).ok_or_else(missing)
+    }
 }
 
 /// Checks a request for rows and gives the position of its first value in the tensor.

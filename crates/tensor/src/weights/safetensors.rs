@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use super::bytes::{Bytes, Cursor};
-use super::{TensorSource, WeightsError, check_finite, quant};
+use super::{Named, TensorSource, WeightsError, check_finite, quant};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -30,9 +30,8 @@ const READABLE: [Readable; 3] =
 ///   index does not give to it are not part of the model.
 #[derive(Debug)]
 pub struct Safetensors {
-    path: PathBuf,
     files: Vec<Shard>,
-    tensors: BTreeMap<String, Info>,
+    tensors: Named<Info>,
 }
 
 #[derive(Debug)]
@@ -84,7 +83,7 @@ impl Safetensors {
     fn single(path: &Path, file: &Path, bytes: Bytes) -> Result<Self, WeightsError> {
         let (metadata, tensors) = parse(file, &bytes, 0)?;
         let files = vec![Shard { path: file.to_owned(), bytes, metadata }];
-        Ok(Safetensors { path: path.to_owned(), files, tensors })
+        Ok(Safetensors { files, tensors: Named { path: path.to_owned(), tensors } })
     }
 
     fn sharded(folder: &Path, index: &BTreeMap<String, String>) -> Result<Self, WeightsError> {
@@ -105,35 +104,29 @@ impl Safetensors {
             }
             files.push(Shard { path, bytes, metadata });
         }
-        Ok(Safetensors { path: folder.to_owned(), files, tensors })
-    }
-
-    fn info(&self, name: &str) -> Result<&Info, WeightsError> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| WeightsError::MissingTensor { path: self.path.clone(), tensor: name.to_owned() })
+        Ok(Safetensors { files, tensors: Named { path: folder.to_owned(), tensors } })
     }
 }
 
 impl TensorSource for Safetensors {
     fn path(&self) -> &Path {
-        &self.path
+        &self.tensors.path
     }
 
     fn names(&self) -> Vec<&str> {
-        self.tensors.keys().map(String::as_str).collect()
+        self.tensors.names()
     }
 
     fn shape(&self, name: &str) -> Result<&[usize], WeightsError> {
-        Ok(&self.info(name)?.shape)
+        Ok(&self.tensors.get(name)?.shape)
     }
 
     fn stored_as(&self, name: &str) -> Result<&'static str, WeightsError> {
-        Ok(dtype_name(self.info(name)?.dtype))
+        Ok(dtype_name(self.tensors.get(name)?.dtype))
     }
 
     fn read_rows_f32(&self, name: &str, rows: Range<usize>, out: &mut [f32]) -> Result<(), WeightsError> {
-        let info = self.info(name)?;
+        let info = self.tensors.get(name)?;
         let file = &self.files[info.file];
         let first = super::first_value(&file.path, name, &info.shape, rows, out.len())?;
         let Some((_, _, decode, size)) = READABLE.iter().find(|r| r.0 == info.dtype) else {

@@ -122,6 +122,33 @@ pub(crate) fn tiny_vocabulary(template: &str) -> GgufVocabulary {
     }
 }
 
+/// A SentencePiece vocabulary of every byte and these pieces with their scores; 0 to 2 are `<unk>`, `<s>` and `</s>`.
+pub(crate) fn pieces(words: &[(&str, f32)]) -> GgufVocabulary {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
+    let mut token_types = vec![2, 3, 3];
+    for byte in 0..=255 {
+        tokens.push(format!("<0x{byte:02X}>"));
+        token_types.push(6);
+    }
+    let mut scores = vec![0.0; tokens.len()];
+    for (text, score) in words {
+        tokens.push((*text).to_owned());
+        token_types.push(1);
+        scores.push(*score);
+    }
+    GgufVocabulary {
+        model: "llama".into(),
+        tokens,
+        token_types,
+        scores,
+        bos: Some(1),
+        eos: Some(2),
+        unk: Some(0),
+        add_bos: Some(true),
+        ..GgufVocabulary::default()
+    }
+}
+
 pub(crate) fn tiny() -> Tokenizer {
     Tokenizer::from_gguf(tiny_vocabulary(TEMPLATE)).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use episode::random::Stream;
 use policy::{Job, Learner, Policy, Sampling, TokenGrads};
-use surefoot_train::Engine;
+use surefoot_train::{Engine, Precision};
 
 use crate::support::*;
 
@@ -33,7 +33,7 @@ fn check_forward(engine: &mut Engine, jobs: &[Job], said: &[Said], what: &str) {
 
 #[test]
 fn what_is_recorded_while_sampling_is_what_training_computes() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let mut engine = tiny.engine(adapted, &Machine::plain());
         let jobs = crowd();
         let said = sample(&mut engine, &jobs);
@@ -43,7 +43,7 @@ fn what_is_recorded_while_sampling_is_what_training_computes() {
 
 #[test]
 fn a_loss_is_handed_the_values_of_a_plain_forward_pass() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let groups = groups();
         let mut engine = tiny.engine(adapted, &Machine::plain());
         let batch = batch(&groups, 0.8, &[]);
@@ -65,7 +65,7 @@ fn a_loss_is_handed_the_values_of_a_plain_forward_pass() {
 
 #[test]
 fn a_job_is_what_it_is_alone_whatever_runs_beside_it_and_in_whatever_chunks() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let jobs = crowd();
         let alone = sample_alone(&mut tiny.engine(adapted, &Machine::new(|s| s.batch = 1)), &jobs);
         for (batch, prompt_rows) in [(64, 256), (64, 1), (64, 7), (1, 256), (3, 7), (1, 1)] {
@@ -86,9 +86,10 @@ fn a_job_is_what_it_is_alone_whatever_runs_beside_it_and_in_whatever_chunks() {
 
 #[test]
 fn a_shared_prompt_gives_what_a_private_one_gives() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let sampling = Sampling::plain(1.0, 40, Vec::new());
-        for n in [1, 31, 32, 33, 63, 64, 65, 100] {
+        let lengths = [1, 31, 32, 33, 63, 64, 65, 100];
+        for n in lengths.into_iter().skip(if tiny.precision == Precision::F32 { 0 } else { 5 }) {
             let jobs: Vec<Job> = (0..5).map(|i| job(i, &tokens(1, n), &sampling)).collect();
             let alone = sample_alone(&mut tiny.engine(adapted, &Machine::plain()), &jobs);
             let mut engine = tiny.engine(adapted, &Machine::plain());
@@ -115,7 +116,7 @@ fn a_shared_prompt_gives_what_a_private_one_gives() {
 
 #[test]
 fn threads_and_vector_sets_change_no_bit() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let jobs: Vec<Job> = crowd().into_iter().step_by(2).collect();
         let groups = groups();
         let run = |machine: &Machine| {
@@ -125,7 +126,7 @@ fn threads_and_vector_sets_change_no_bit() {
             (sample(&mut engine, &jobs), values)
         };
         let want = run(&Machine::plain());
-        for machine in machines() {
+        for machine in machines(tiny.precision) {
             let got = run(&machine);
             let what = format!("{what}, {} with {} threads", machine.isa, machine.n_threads);
             same(&got.0, &want.0, &what);
@@ -136,7 +137,7 @@ fn threads_and_vector_sets_change_no_bit() {
 
 #[test]
 fn d9_packed_sequences_have_the_values_they_have_alone() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let groups = groups();
         let mut engine = tiny.engine(adapted, &Machine::plain());
         let mut alone = |line: &Line| {
@@ -207,7 +208,7 @@ fn k12_two_passes_over_the_same_tokens_are_equal() {
 
 #[test]
 fn c16_nothing_of_older_weights_is_reused_after_an_update() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let greedy = Sampling::plain(0.0, 6, Vec::new());
         let jobs: Vec<Job> = (0..3).map(|i| job(i, &tokens(1, 40), &greedy)).collect();
         let groups = groups();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use policy::{Checkpoint, Learner, TokenGrads, TokenValues};
-use surefoot_train::{Engine, Trainable};
+use surefoot_train::{Engine, Precision, Trainable};
 use tensor::weights::{OutTensor, Safetensors, TensorSource, write_safetensors};
 
 use crate::support::*;
@@ -25,10 +25,10 @@ fn train(engine: &mut Engine, index: usize) {
 
 #[test]
 fn j1_saved_loaded_and_continued_is_never_having_stopped() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let mut whole = tiny.engine(adapted, &Machine::plain());
         (0..4).for_each(|i| train(&mut whole, i));
-        for stop_after in 0..4 {
+        for stop_after in if tiny.precision == Precision::F32 { 0..4 } else { 2..3 } {
             let folder = tempfile::tempdir().unwrap();
             let mut first = tiny.engine(adapted, &Machine::plain());
             (0..stop_after).for_each(|i| train(&mut first, i));
@@ -46,7 +46,7 @@ fn j1_saved_loaded_and_continued_is_never_having_stopped() {
 
 #[test]
 fn weights_alone_sample_as_the_engine_that_saved_them() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let jobs: Vec<_> = crowd().into_iter().step_by(7).collect();
         let mut trained = tiny.engine(adapted, &Machine::plain());
         (0..2).for_each(|i| train(&mut trained, i));

@@ -3,12 +3,15 @@
 use policy::{Job, Learner, Sampling, TokenGrads, TokenValues};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use surefoot_train::Engine;
+use surefoot_train::{Engine, Precision};
 
 use crate::support::*;
 
-/// Some families that differ in attention and tying, by number.
-const SOME: [&str; 4] = ["llama_linear", "gemma3", "qwen3", "smollm2"];
+/// Some families that differ in attention and tying, in both precisions, by number.
+fn some() -> Vec<Tiny> {
+    let both = |name| [Precision::F32, Precision::Bf16].map(|precision| Tiny::in_precision(name, precision));
+    ["llama_linear", "gemma3", "qwen3", "smollm2"].into_iter().flat_map(both).collect()
+}
 
 /// The same cases on every run, so that a failure is there again.
 fn runner(cases: u32) -> TestRunner {
@@ -46,8 +49,8 @@ fn trained(engine: &mut Engine, groups: &[Vec<Line>]) -> std::collections::BTree
 
 #[test]
 fn random_groups_have_the_values_and_gradients_of_any_packing() {
-    let models = SOME.map(Tiny::load);
-    let work = (prop::collection::vec(group(), 1..6), 0..SOME.len(), any::<bool>(), 1_usize..300);
+    let models = some();
+    let work = (prop::collection::vec(group(), 1..6), 0..models.len(), any::<bool>(), 1_usize..300);
     let result = runner(24).run(&work, |(groups, family, adapted, rows)| {
         let tiny = &models[family];
         let cut = Machine::new(|s| s.micro_batch_rows = rows);
@@ -71,10 +74,10 @@ fn random_groups_have_the_values_and_gradients_of_any_packing() {
 
 #[test]
 fn random_jobs_have_the_samples_of_any_batch_chunk_and_order() {
-    let models = SOME.map(Tiny::load);
+    let models = some();
     let one = (0_u64..3, 1_usize..80, 1_usize..12, 0..samplings().len());
     let jobs = prop::collection::vec(one, 1..20);
-    let work = (jobs, 0..SOME.len(), any::<bool>(), 1_usize..24, 1_usize..90, any::<u64>());
+    let work = (jobs, 0..models.len(), any::<bool>(), 1_usize..24, 1_usize..90, any::<u64>());
     let result = runner(24).run(&work, |(shapes, family, adapted, n, prompt_rows, order)| {
         let tiny = &models[family];
         let make = |(id, (seed, n, max_tokens, how)): (usize, &(u64, usize, usize, usize))| {

@@ -61,7 +61,7 @@ fn update(engine: &mut Engine, data: &[Vec<(Sequence, Signal)>], reduction: Redu
 
 #[test]
 fn c13_the_first_update_has_ratio_one_and_mismatch_zero_exactly_and_the_second_does_not() {
-    everywhere(|tiny, adapted, what| {
+    in_both_precisions(|tiny, adapted, what| {
         let mut engine = tiny.engine(adapted, &Machine::plain());
         let data = recorded(&mut engine, &sampling());
         let first = update(&mut engine, &data, Reduction::TokenMean).metrics;

@@ -8,7 +8,7 @@ use episode::random::Stream;
 use episode::{StopReason, Token};
 use model::{Adapter, Config, Params};
 use policy::{AdamStep, Batch, Checkpoint, Job, Jobs, PolicyError, Sampled, Sampler, Sampling, TrainSequence};
-use surefoot_train::{Engine, EngineSettings, Trainable};
+use surefoot_train::{Engine, EngineSettings, Precision, Trainable};
 use tensor::{Cpu, Isa};
 
 pub(crate) const FAMILIES: [&str; 8] =
@@ -17,11 +17,12 @@ pub(crate) const FAMILIES: [&str; 8] =
 /// Every token of a test lies below this, the smallest vocabulary of the families.
 pub(crate) const VOCABULARY: u64 = 48;
 
-/// One family's tiny model.
+/// One family's tiny model, and the precision of its products.
 pub(crate) struct Tiny {
     pub(crate) config: Config,
     pub(crate) params: Params,
     pub(crate) adapter: Adapter,
+    pub(crate) precision: Precision,
 }
 
 impl Tiny {
@@ -29,7 +30,11 @@ impl Tiny {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/golden").join(name);
         let (config, params) = model::load(&folder).unwrap();
         let adapter = model::peft::load(&folder.join("adapter"), &config).unwrap();
-        Tiny { config, params, adapter }
+        Tiny { config, params, adapter, precision: Precision::F32 }
+    }
+
+    pub(crate) fn in_precision(name: &'static str, precision: Precision) -> Tiny {
+        Tiny { precision, ..Tiny::load(name) }
     }
 
     /// An engine with all weights to train, or with the family's adapter on and that to train.
@@ -40,7 +45,7 @@ impl Tiny {
         if adapted {
             engine.set_adapter(self.adapter.clone()).unwrap();
         }
-        engine
+        engine.with_precision(self.precision)
     }
 
     pub(crate) fn trainable(&self, adapted: bool) -> Trainable {
@@ -49,12 +54,24 @@ impl Tiny {
     }
 }
 
-/// Every family, bare and with its adapter on: the cases that tests go through.
-pub(crate) fn everywhere(mut check: impl FnMut(&Tiny, bool, &str)) {
+/// Every family, bare and with its adapter on, in f32: the cases that tests go through.
+pub(crate) fn everywhere(check: impl FnMut(&Tiny, bool, &str)) {
+    go_through(&[Precision::F32], check);
+}
+
+/// As [`everywhere`], in bf16 too: what the kernels of a precision could break.
+pub(crate) fn in_both_precisions(check: impl FnMut(&Tiny, bool, &str)) {
+    go_through(&[Precision::F32, Precision::Bf16], check);
+}
+
+fn go_through(precisions: &[Precision], mut check: impl FnMut(&Tiny, bool, &str)) {
     for name in FAMILIES {
-        let tiny = Tiny::load(name);
-        for adapted in [false, true] {
-            check(&tiny, adapted, &format!("{name}, {}", if adapted { "adapted" } else { "bare" }));
+        for precision in precisions {
+            let tiny = Tiny::in_precision(name, *precision);
+            for adapted in [false, true] {
+                let how = if adapted { "adapted" } else { "bare" };
+                check(&tiny, adapted, &format!("{name} in {precision:?}, {how}"));
+            }
         }
     }
 }
@@ -83,10 +100,15 @@ impl Machine {
     }
 }
 
-/// Every vector set of this processor with 1, 2 and 3 threads.
-pub(crate) fn machines() -> Vec<Machine> {
+/// Every vector set of this processor with 1, 2 and 3 threads. In bf16 each set has one number of threads and each
+/// number one set: what is shared with f32 has been through all pairs.
+pub(crate) fn machines(precision: Precision) -> Vec<Machine> {
     let of = |isa| (1..=3).map(move |n_threads| Machine { isa, n_threads, ..Machine::plain() });
-    Isa::available().into_iter().flat_map(of).collect()
+    let sets = Isa::available();
+    match precision {
+        Precision::F32 => sets.into_iter().flat_map(of).collect(),
+        Precision::Bf16 => (0..3).filter_map(|i| of(sets[i % sets.len()]).nth(i)).collect(),
+    }
 }
 
 /// Reproducible tokens; prompts of one seed are beginnings of each other.
