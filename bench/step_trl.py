@@ -3,13 +3,13 @@ backward, update, with a LoRA adapter.
 
     python3 bench/step_trl.py [--model NAME|PATH] [--surefoot PROGRAM] [--venv DIR] [--rounds 3] [--smoke]
 
-Both read the settings of configs/quickstart.toml (model, rank, alpha, targets, learning rate, warm-up, tasks, group size,
+Both read the settings of bench/step.toml (model, rank, alpha, targets, learning rate, warm-up, tasks, group size,
 tokens) and the same weights: the model exported as a Hugging Face folder by `surefoot export`, for which it must have been
 pulled. The first step warms up; `seconds` is the median of the others, as each side's own clock around a whole step saw it.
 
-Two things are not alike, and both are how each is meant to be used: a group whose attempts all earned the same teaches
-nothing, and surefoot does not compute it (its share is in the record as `flat_group_share`); and TRL's checkpointing of
-activations is off unless `--checkpointing` is given, which costs it memory and saves it time.
+Rewards on our side are coin flips, because a group whose attempts all earned the same teaches nothing and surefoot would
+not compute it, where TRL does (`flat_group_share` in the record says how many were left: 1 in 128 is expected). TRL's
+checkpointing of activations is off unless `--checkpointing` is given, which costs it memory and saves it time.
 """
 
 import json
@@ -26,6 +26,7 @@ import harness
 
 PACKAGES = ["torch==2.15.0", "transformers==5.24.0", "peft==0.21.2", "trl==1.16.0"]
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+RUN_FILE = Path(__file__).with_name("step.toml")
 PROMPT = "What is {a} + {b}? Answer with only the number."
 
 
@@ -46,9 +47,8 @@ def run():
         scratch = Path(scratch)
         with harness.environment(args.venv, PACKAGES) as (python, versions):
             folder = weights(args, program, python, scratch)
-            run_file = tomllib.loads((harness.ROOT / "configs" / "quickstart.toml").read_text(encoding="utf-8"))
-            settings = settings_of(run_file, steps, args)
-            command = [program, "train", run_file_of(scratch), "--out", scratch / "run", "--threads", args.threads, "--json"]
+            settings = settings_of(tomllib.loads(RUN_FILE.read_text(encoding="utf-8")), steps, args)
+            command = [program, "train", RUN_FILE, "--out", scratch / "run", "--threads", args.threads, "--json"]
             command += changes(settings, folder)
 
             def fresh():
@@ -65,7 +65,7 @@ def run():
 
 
 def settings_of(run_file, steps, args):
-    """What both sides are told, from the shipped run file."""
+    """What both sides are told, from the run file."""
     train, batch, optimiser = run_file["train"], run_file["batch"], run_file["optimiser"]
     return {
         "steps": steps,
@@ -81,29 +81,12 @@ def settings_of(run_file, steps, args):
     }
 
 
-def run_file_of(scratch):
-    """The shipped run file without its evaluations, which are no part of a step."""
-    text = (harness.ROOT / "configs" / "quickstart.toml").read_text(encoding="utf-8")
-    kept, skipping = [], False
-    for line in text.splitlines():
-        if line.startswith("["):
-            skipping = line.strip() == "[[eval.baseline]]" or line.startswith("[eval")
-        if not skipping:
-            kept.append(line)
-    path = scratch / "step.toml"
-    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    return path
-
-
 def changes(settings, folder):
     values = {
         "model": json.dumps(str(folder)),
         "steps": settings["steps"],
         "batch.tasks": settings["tasks"],
         "batch.group_size": settings["group_size"],
-        "eval.tasks": 0,
-        "eval.samples": 0,
-        "checkpoint.kl_every": 0,
         "checkpoint.every": settings["steps"],
     }
     return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
