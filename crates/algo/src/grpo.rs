@@ -20,6 +20,7 @@
 //! | `entropy.coefficient` | 0 | what entropy is worth |
 //! | `epochs`, `minibatch_groups` | 1, all | updates a step: passes, and groups in each update |
 //! | `correction.rule` | `none` | `token_tis` (with `cap`, 2): weigh tokens that an older policy sampled |
+//! | `flat` | `keep` | `keep` or `drop`: whether a KL or the entropy in the loss acts on groups without a spread too |
 //! | `truncated` | `keep` | `keep`, `mask` or `penalise` (by `truncated_penalty`, 1 point) attempts a limit cut off |
 //!
 //! Needs: rewards, at least two graded episodes a task; reference log-probabilities with a KL; a pass through the policy
@@ -36,7 +37,7 @@ use crate::advantage::{all_equal, centred};
 use crate::assemble::{Assembly, Worth, requests, rewards};
 use crate::settings::{loss, setting};
 use crate::{
-    Admission, AlgoError, Algorithm, Answers, Dropped, EntropySettings, KlSettings, Plan, ReductionName, Request,
+    Admission, AlgoError, Algorithm, Answers, Dropped, EntropySettings, Flat, KlSettings, Plan, ReductionName, Request,
     Signals, Spread, Truncated, Why,
 };
 
@@ -77,6 +78,8 @@ pub struct Grpo {
     pub minibatch_groups: Option<u32>,
     /// What a token sampled by an older policy weighs.
     pub correction: Correction,
+    /// What becomes of groups whose rewards are all equal.
+    pub flat: Flat,
     /// What becomes of attempts that a limit cut off.
     pub truncated: Truncated,
     /// Reward points they pay under `penalise`.
@@ -99,6 +102,7 @@ impl Default for Grpo {
             epochs: 1,
             minibatch_groups: None,
             correction: Correction::default(),
+            flat: Flat::Keep,
             truncated: Truncated::Keep,
             truncated_penalty: None,
         }
@@ -129,6 +133,12 @@ impl Algorithm for Grpo {
         if let Some(n) = self.minibatch_groups {
             setting("minibatch_groups", f64::from(n), n >= 1, "a whole number at least 1")?;
         }
+        let pull = self.kl.active() && !self.kl.in_reward() || self.entropy.coefficient != 0.0;
+        if self.flat == Flat::Drop && (!pull || self.kl.in_reward()) {
+            let with = "a loss that has neither a KL nor the entropy".to_owned();
+            let instead = "set `kl.coefficient` with `kl.place = \"loss\"`, or `entropy.coefficient`";
+            return Err(AlgoError::Unused { key: "flat", with, instead });
+        }
         self.truncated.resolve(&mut self.truncated_penalty)?;
         self.loss().map(|_| ())
     }
@@ -152,6 +162,16 @@ impl Algorithm for Grpo {
         requests(groups, answers, &self.kl, self.correction.needs_forward())
     }
 
+    fn asks_about(&self, group: &Group) -> bool {
+        let is_flat = || {
+            let paid = (self.truncated, self.truncated_penalty);
+            // A KL in the reward, which would have to be asked for first, does not go with `drop`.
+            let rewards = rewards(std::slice::from_ref(group), &Answers::new(), paid, &self.kl);
+            rewards.is_ok_and(|all| all_equal(&all.into_iter().flatten().flatten().collect::<Vec<f64>>()))
+        };
+        self.flat == Flat::Keep || !is_flat()
+    }
+
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError> {
         let all = rewards(groups, answers, (self.truncated, self.truncated_penalty), &self.kl)?;
         let mut dropped = Vec::new();
@@ -159,7 +179,12 @@ impl Algorithm for Grpo {
         for (g, (group, rewards)) in groups.iter().zip(&all).enumerate() {
             let graded: Vec<f64> = rewards.iter().flatten().copied().collect();
             let why = too_few(group).or_else(|| all_equal(&graded).then_some(Why::NoSpread));
+            let left_out = self.flat == Flat::Drop && why == Some(Why::NoSpread);
             dropped.extend(why.map(|why| Dropped { group: g, episode: None, why }));
+            if left_out {
+                worth.push(vec![None; rewards.len()]);
+                continue;
+            }
             let epsilon = self.std_eps.unwrap_or(STD_EPS);
             let mut advantages = centred(&graded, self.advantage_std, epsilon).into_iter();
             let worth_of = |(e, reward): (usize, &Option<f64>)| {

@@ -85,7 +85,7 @@ mod signals;
 
 pub use error::AlgoError;
 pub use request::{Answers, PerToken, Request};
-pub use settings::{EntropySettings, KlPlace, KlSettings, ReductionName, Spread, Truncated};
+pub use settings::{EntropySettings, Flat, KlPlace, KlSettings, ReductionName, Spread, Truncated};
 pub use signals::{Dropped, GroupSignals, GroupStats, Plan, Signals, Why};
 
 use episode::{Episode, Group, Task};
@@ -108,6 +108,11 @@ pub trait Algorithm {
     ///
     /// - Holds: never asks for what `answers` holds, so asking again ends.
     fn requests(&self, groups: &[Group], answers: &Answers) -> Vec<Request>;
+
+    /// Whether what is requested is needed of a group; of the others the answers stay empty.
+    fn asks_about(&self, _group: &Group) -> bool {
+        true
+    }
 
     /// What each token of each episode is worth, and the loss to descend.
     ///

@@ -77,6 +77,17 @@ pub enum Spread {
     None,
 }
 
+/// What becomes of a group whose rewards are all equal, where a KL or the entropy is in the loss; without them it carries no
+/// signal anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flat {
+    /// The KL and the entropy act on it.
+    Keep,
+    /// It is left out, and nothing is computed for it.
+    Drop,
+}
+
 /// What becomes of an episode that was cut off by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -130,10 +130,12 @@ fn learn(
                 Request::RefLogp => Under::Reference,
                 Request::OldLogp => Under::Now,
             };
-            let found = values(policy.learner(), under, groups, settings.sampling.temperature, &state.banned);
+            let asked: Vec<Group> = groups.iter().filter(|g| algorithm.asks_about(g)).cloned().collect();
+            let found = values(policy.learner(), under, &asked, settings.sampling.temperature, &state.banned);
             let logp = |episode: Vec<policy::TokenValues>| episode.into_iter().map(|v| v.logp).collect();
-            let found = found.map_err(failed)?;
-            answers.insert(request, found.into_iter().map(|g| g.into_iter().map(logp).collect()).collect());
+            let mut found = found.map_err(failed)?.into_iter().map(|g| g.into_iter().map(logp).collect());
+            let of = |g: &Group| if algorithm.asks_about(g) { found.next().unwrap_or_default() } else { Vec::new() };
+            answers.insert(request, groups.iter().map(of).collect());
         }
     }
     let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;

@@ -72,6 +72,23 @@ fn b6_equal_rewards_are_exact_zeros_whatever_their_computed_spread() {
     let groups = [group("a", &[0.1; 2])];
     let got = settings(with_kl).algorithm().signals(&groups, &answers(&groups, Request::RefLogp, -1.0)).unwrap();
     assert!(got.has_signal());
+    // Unless such groups are left out: then nothing is asked about them either.
+    let dropping = settings("kind = 'grpo'\nkl.coefficient = 0.1\nflat = 'drop'");
+    let groups = [group("a", &[0.1; 2]), group("b", &[0.0, 1.0])];
+    assert_eq!(groups.each_ref().map(|g| dropping.algorithm().asks_about(g)), [false, true]);
+    let mut partial = answers(&groups, Request::RefLogp, -1.0);
+    let mut tokens: PerToken = (0..2).map(|g| partial_of(&partial, &groups, g)).collect();
+    tokens[0].clear();
+    partial.insert(Request::RefLogp, tokens);
+    let got = dropping.algorithm().signals(&groups, &partial).unwrap();
+    assert_eq!(got.groups.iter().map(|g| g.has_signal).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(got.dropped, [Dropped { group: 0, episode: None, why: Why::NoSpread }]);
+}
+
+/// A group's answers once more.
+fn partial_of(answers: &Answers, groups: &[Group], g: usize) -> Vec<Vec<Vec<f32>>> {
+    let one = |e: usize| vec![answers.sequence(Request::RefLogp, g, e, 0).unwrap().to_vec()];
+    (0..groups[g].episodes.len()).map(one).collect()
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 fn effect(text: &str) -> String {
     let settings = settings(text);
     let algorithm = settings.algorithm();
-    let mut groups = vec![group("a", &[1.0, 0.0, 0.0, 0.5]), group("b", &[0.2, 0.9])];
+    let mut groups = vec![group("a", &[1.0, 0.0, 0.0, 0.5]), group("b", &[0.2, 0.9]), group("c", &[0.5, 0.5])];
     groups[0].episodes[2].stop = StopReason::Length;
     let requests = algorithm.requests(&groups, &Answers::new());
     let mut answers = Answers::new();
@@ -63,6 +63,7 @@ const EFFECTS: &[(&str, &str, &str, &str)] = &[
     ("grpo", "reduction", "reduction = 'sum'", "reduction = 'sequence_sum'"),
     ("grpo", "horizon", "reduction = 'fixed_horizon'\nhorizon = 4", "reduction = 'fixed_horizon'\nhorizon = 8"),
     ("grpo", "kl", "", "kl.coefficient = 0.1"),
+    ("grpo", "flat", "kl.coefficient = 0.1", "kl.coefficient = 0.1\nflat = 'drop'"),
     ("grpo", "kl", "kl.coefficient = 0.1", "kl.coefficient = 0.1\nkl.estimator = 'k2'"),
     ("grpo", "kl", "kl.coefficient = 0.1\nkl.estimator = 'k2'", "kl.coefficient = 0.1\nkl.estimator = 'k1'"),
     ("grpo", "kl", "kl.coefficient = 0.1", "kl.coefficient = 0.1\nkl.place = 'reward'"),
