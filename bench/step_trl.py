@@ -1,4 +1,4 @@
-"""A whole GRPO step of the quickstart against TRL on the CPU in f32: sampling 12 tasks × 8 attempts, rewards, forward,
+"""A whole GRPO step against TRL on the CPU in f32: sampling 12 tasks × 8 attempts, rewards, forward,
 backward, update, with a LoRA adapter.
 
     python3 bench/step_trl.py [--model NAME|PATH] [--surefoot PROGRAM] [--venv DIR] [--rounds 3] [--smoke]
