@@ -87,7 +87,7 @@ fn b6_equal_rewards_are_exact_zeros_whatever_their_computed_spread() {
 
 /// A group's answers once more.
 fn partial_of(answers: &Answers, groups: &[Group], g: usize) -> Vec<Vec<Vec<f32>>> {
-    let one = |e: usize| vec![answers.sequence(Request::RefLogp, g, e, 0).unwrap().to_vec()];
+    let one = |e: usize| vec![answers.sequence(Request::RefLogp, g, e, 0).expect("every group was answered").to_vec()];
     (0..groups[g].episodes.len()).map(one).collect()
 }
 
