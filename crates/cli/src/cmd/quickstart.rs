@@ -59,13 +59,24 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     if context.json() {
         return Ok(());
     }
+    let questions = questions(&conclusion)?;
     let run = show(&conclusion.folder);
     let open = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     context.out.text(&format!(
-        "\ntry next:\n  surefoot sample --model {run} \"What is 23 + 45? Answer with only the number.\"\n  {open} {}\n  \
+        "\ntry next:\n  surefoot sample --model {run} --prompts {}\n  {open} {}\n  \
          surefoot init my-run.toml --tasks my-tasks.jsonl\n",
+        show(&questions),
         show(&conclusion.report)
     ))
+}
+
+/// Writes the five questions as prompts, each with the worked example the policy learned with, to be changed and asked.
+fn questions(conclusion: &train::Conclusion) -> Result<PathBuf, Failure> {
+    let line = |q: &eval::Question| serde_json::json!({ "messages": q.messages }).to_string() + "\n";
+    let text: String = conclusion.answers.questions.iter().map(line).collect();
+    let path = conclusion.folder.join("questions.jsonl");
+    std::fs::write(&path, text).map_err(|e| Failure::io("write", &path, &e))?;
+    Ok(path)
 }
 
 /// Gets the model, saying first what and where to.
