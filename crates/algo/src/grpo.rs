@@ -110,6 +110,10 @@ impl Default for Grpo {
 }
 
 impl Grpo {
+    fn leaves_out(&self, why: Option<&Why>) -> bool {
+        self.flat == Flat::Drop && why == Some(&Why::NoSpread)
+    }
+
     fn loss(&self) -> Result<Loss, AlgoError> {
         let term = PolicyGradient { ratio_min: self.ratio_min, ratio_max: self.ratio_max, dual_clip: self.dual_clip };
         let reduction = self.reduction.with(self.horizon)?;
@@ -135,7 +139,7 @@ impl Algorithm for Grpo {
         }
         let pull = self.kl.active() && !self.kl.in_reward() || self.entropy.coefficient != 0.0;
         if self.flat == Flat::Drop && (!pull || self.kl.in_reward()) {
-            let with = "a loss that has neither a KL nor the entropy".to_owned();
+            let with = "a KL in the reward, or a loss with neither a KL nor the entropy".to_owned();
             let instead = "set `kl.coefficient` with `kl.place = \"loss\"`, or `entropy.coefficient`";
             return Err(AlgoError::Unused { key: "flat", with, instead });
         }
@@ -163,13 +167,13 @@ impl Algorithm for Grpo {
     }
 
     fn asks_about(&self, group: &Group) -> bool {
-        let is_flat = || {
-            let paid = (self.truncated, self.truncated_penalty);
-            // A KL in the reward, which would have to be asked for first, does not go with `drop`.
-            let rewards = rewards(std::slice::from_ref(group), &Answers::new(), paid, &self.kl);
-            rewards.is_ok_and(|all| all_equal(&all.into_iter().flatten().flatten().collect::<Vec<f64>>()))
-        };
-        self.flat == Flat::Keep || !is_flat()
+        if self.flat == Flat::Keep {
+            return true;
+        }
+        // A KL in the reward, which would have to be asked for first, does not go with `drop`.
+        let paid = (self.truncated, self.truncated_penalty);
+        let rewards = rewards(std::slice::from_ref(group), &Answers::new(), paid, &self.kl);
+        rewards.map_or(true, |all| !self.leaves_out(why_nothing(group, &graded(&all[0])).as_ref()))
     }
 
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError> {
@@ -177,9 +181,9 @@ impl Algorithm for Grpo {
         let mut dropped = Vec::new();
         let mut worth = Vec::with_capacity(groups.len());
         for (g, (group, rewards)) in groups.iter().zip(&all).enumerate() {
-            let graded: Vec<f64> = rewards.iter().flatten().copied().collect();
-            let why = too_few(group).or_else(|| all_equal(&graded).then_some(Why::NoSpread));
-            let left_out = self.flat == Flat::Drop && why == Some(Why::NoSpread);
+            let graded = graded(rewards);
+            let why = why_nothing(group, &graded);
+            let left_out = self.leaves_out(why.as_ref());
             dropped.extend(why.map(|why| Dropped { group: g, episode: None, why }));
             if left_out {
                 worth.push(vec![None; rewards.len()]);
@@ -198,6 +202,15 @@ impl Algorithm for Grpo {
         let plan = Plan { epochs: self.epochs, minibatch_groups: self.minibatch_groups };
         Assembly { groups, answers, loss: self.loss()?, plan, given: false, dropped }.finish(&worth)
     }
+}
+
+fn graded(rewards: &[Option<f64>]) -> Vec<f64> {
+    rewards.iter().flatten().copied().collect()
+}
+
+/// Why a group's comparison says nothing, if it does not.
+fn why_nothing(group: &Group, graded: &[f64]) -> Option<Why> {
+    too_few(group).or_else(|| all_equal(graded).then_some(Why::NoSpread))
 }
 
 fn too_few(group: &Group) -> Option<Why> {

@@ -76,6 +76,8 @@ fn b6_equal_rewards_are_exact_zeros_whatever_their_computed_spread() {
     let dropping = settings("kind = 'grpo'\nkl.coefficient = 0.1\nflat = 'drop'");
     let groups = [group("a", &[0.1; 2]), group("b", &[0.0, 1.0])];
     assert_eq!(groups.each_ref().map(|g| dropping.algorithm().asks_about(g)), [false, true]);
+    // One graded attempt is too few, which is not the same as equal rewards.
+    assert!(dropping.algorithm().asks_about(&group("c", &[1.0])));
     let mut partial = answers(&groups, Request::RefLogp, -1.0);
     let mut tokens: PerToken = (0..2).map(|g| partial_of(&partial, &groups, g)).collect();
     tokens[0].clear();

@@ -338,10 +338,10 @@ mod x86 {
 
     kernel! {
         k256("avx2,fma", PairTile, 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps)
-        weights |w| _mm256_castsi256_ps(_mm256_and_si256(_mm256_load_si256(w.cast()), _mm256_set1_epi32(UPPER))),
+        weights |w| _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(w.cast()), _mm256_set1_epi32(UPPER))),
         input |x| _mm256_castsi256_ps(_mm256_and_si256(_mm256_set1_epi32(*x as i32), _mm256_set1_epi32(UPPER))),
         step |a, b, c| _mm256_fmadd_ps(a, b, c);
-        weights |w| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_load_si256(w.cast()), 16)),
+        weights |w| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(w.cast()), 16)),
         input |x| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi32(*x as i32), 16)),
         step |a, b, c| _mm256_fmadd_ps(a, b, c);
     }

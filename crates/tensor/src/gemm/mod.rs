@@ -218,8 +218,8 @@ pub fn linear_back(cpu: &Cpu, rows: usize, terms: &[Term<'_>], dx: &mut [f32], l
                     }
                     let x = &term.x[first_row * term.ld + head.col..];
                     let a = Rows { x, ld: term.ld, step: 1, n: n_rows };
-                    // SAFETY: units own disjoint rows or columns of `dx`; sizes were checked above.
                     let b = Block { data: b, ld: lanes, lanes };
+                    // SAFETY: units own disjoint rows or columns of `dx`; sizes were checked above.
                     unsafe { product(micro::run, cpu.isa(), a, b, n, c, accumulate) };
                     accumulate = true;
                 }
@@ -356,8 +356,7 @@ unsafe fn product<T>(
     for start in (0..k).step_by(INNER) {
         let len = INNER.min(k - start);
         let accumulate = accumulate || start > 0;
-        let block = &b.data[start * b.ld..];
-        debug_assert!(block.len() >= (len - 1) * b.ld + lanes);
+        let block = &b.data[start * b.ld..(start + len - 1) * b.ld + lanes];
         let mut row = 0;
         for index in 0..tiles {
             let rows = (a.n - row).div_ceil(tiles - index);
