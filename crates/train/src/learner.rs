@@ -11,16 +11,8 @@ use crate::optimiser;
 impl Learner for Engine {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         self.check_batch(batch)?;
-        let given = Given {
-            cpu: &self.cpu,
-            config: &self.config,
-            params: &self.params,
-            half: self.half.as_ref(),
-            adapter: self.adapter.as_ref(),
-            tempering: tempering(batch),
-        };
-        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
-        forward(trainer, &given, batch, &self.settings)
+        let (given, trainer, settings, _) = self.training(batch);
+        forward(trainer, &given, batch, settings)
     }
 
     fn forward_backward(&mut self, batch: &Batch<'_>, loss: &mut GroupLossFn<'_>) -> Result<(), PolicyError> {
@@ -30,18 +22,10 @@ impl Learner for Engine {
                 .ok_or_else(|| PolicyError::Unsupported("this policy is frozen and cannot be trained".to_owned()))?;
             (self.grads, self.moments) = (grads, Some(moments));
         }
-        let given = Given {
-            cpu: &self.cpu,
-            config: &self.config,
-            params: &self.params,
-            half: self.half.as_ref(),
-            adapter: self.adapter.as_ref(),
-            tempering: tempering(batch),
-        };
-        let trainer = self.trainer.get_or_insert_with(|| Trainer::new(&self.config, self.settings.recompute));
-        let result = accumulate(trainer, &given, batch, &self.settings, &mut self.grads, loss);
+        let (given, trainer, settings, grads) = self.training(batch);
+        let result = accumulate(trainer, &given, batch, settings, grads, loss);
         if result.is_err() {
-            optimiser::clear(&mut self.grads);
+            optimiser::clear(grads);
         }
         result
     }
@@ -81,6 +65,17 @@ impl Learner for Engine {
 }
 
 impl Engine {
+    /// What a pass over the weights that learn works with, and where it leaves gradients.
+    fn training<'a>(
+        &'a mut self,
+        batch: &Batch<'a>,
+    ) -> (Given<'a>, &'a mut Trainer, &'a crate::EngineSettings, &'a mut Grads) {
+        let Engine { cpu, config, params, half, adapter, trainer, settings, grads, .. } = self;
+        let trainer = trainer.get_or_insert_with(|| Trainer::new(config, settings.recompute));
+        let (half, adapter) = (half.as_ref(), adapter.as_ref());
+        (Given { cpu, config, params, half, adapter, tempering: tempering(batch) }, trainer, settings, grads)
+    }
+
     fn check_batch(&self, batch: &Batch<'_>) -> Result<(), PolicyError> {
         let t = batch.temperature;
         if !(1e-3..=100.0).contains(&t) {
