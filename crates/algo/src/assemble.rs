@@ -5,7 +5,8 @@ use loss::{Loss, Old, Signal};
 
 use crate::advantage::{all_equal, mean, spread};
 use crate::{
-    AlgoError, Answers, Dropped, GroupSignals, GroupStats, KlSettings, Plan, Request, Signals, Spread, Truncated, Why,
+    AlgoError, Answers, Dropped, GroupSignals, GroupStats, KlSettings, Now, Plan, Request, Signals, Spread, Truncated,
+    Why,
 };
 
 /// What an episode is worth, and what it weighs.
@@ -49,11 +50,8 @@ fn divergence(group: &Group, answers: &Answers, kl: &KlSettings, at: (usize, usi
     let mut sum = 0.0;
     for (s, sequence) in group.episodes[at.1].sequences.iter().enumerate() {
         let at = (at.0, at.1, s);
-        let reference = answer(Request::RefLogp, group, answers, at, sequence)?;
-        let old = match answers.has(Request::OldLogp) {
-            true => answer(Request::OldLogp, group, answers, at, sequence)?,
-            false => sequence.logp(),
-        };
+        let reference = reference(group, answers, at, sequence)?;
+        let old = if answers.now.is_some() { now(group, answers, at, sequence)? } else { sequence.logp() };
         for t in (0..sequence.len()).filter(|t| sequence.sampled()[*t]) {
             sum += kl.estimator.value_and_slope(f64::from(old[t]), f64::from(reference[t])).0;
         }
@@ -106,18 +104,25 @@ impl Assembly<'_> {
         finite("advantage", group, e, f64::from(advantage))?;
         let mut signals = Vec::new();
         for (s, sequence) in group.episodes[e].sequences.iter().enumerate() {
-            let ask = |request| answer(request, group, self.answers, (g, e, s), sequence).map(<[f32]>::to_vec);
+            let at = (g, e, s);
             let old = match (self.given, self.loss.correction.needs_forward()) {
                 (true, _) => Old::Given,
-                (false, true) => Old::Forward(ask(Request::OldLogp)?),
+                (false, true) => Old::Forward(now(group, self.answers, at, sequence)?.to_vec()),
                 (false, false) => Old::Recorded,
             };
             // Kept for the metrics too when the KL went into the reward.
-            let with_ref = self.loss.needs_ref() || self.answers.has(Request::RefLogp);
-            let logp_ref = if with_ref { Some(ask(Request::RefLogp)?) } else { None };
+            let with_ref = self.loss.needs_ref() || self.answers.reference.is_some();
+            let logp_ref = if with_ref { Some(reference(group, self.answers, at, sequence)?.to_vec()) } else { None };
             let each =
                 |value: f32| sequence.sampled().iter().map(|sampled| if *sampled { value } else { 0.0 }).collect();
-            signals.push(Signal { advantage: each(advantage), weight: each(worth.weight), old, logp_ref });
+            signals.push(Signal {
+                advantage: each(advantage),
+                weight: each(worth.weight),
+                old,
+                logp_ref,
+                episode: e as u32,
+                ..Signal::default()
+            });
         }
         Ok(signals)
     }
@@ -126,26 +131,46 @@ impl Assembly<'_> {
 /// What is still to be asked for a KL and a correction.
 pub(crate) fn requests(groups: &[Group], answers: &Answers, kl: &KlSettings, forward: bool) -> Vec<Request> {
     let graded = groups.iter().any(|g| g.episodes.iter().any(|e| e.outcome.reward().is_some()));
-    let wanted = [(kl.active(), Request::RefLogp), (forward, Request::OldLogp)];
-    let wanted = wanted.into_iter().filter(|(needed, request)| graded && *needed && !answers.has(*request));
-    wanted.map(|(_, request)| request).collect()
+    let wanted = [
+        (kl.active() && answers.reference.is_none(), Request::Reference),
+        (forward && answers.now.is_none(), Request::Now(Now::default())),
+    ];
+    wanted.into_iter().filter(|(needed, _)| graded && *needed).map(|(_, request)| request).collect()
 }
 
-fn answer<'a>(
-    request: Request,
+fn reference<'a>(
     group: &Group,
     answers: &'a Answers,
-    (g, e, s): (usize, usize, usize),
+    at: (usize, usize, usize),
     sequence: &Sequence,
 ) -> Result<&'a [f32], AlgoError> {
-    let found = answers.sequence(request, g, e, s);
+    whole("reference", answers.reference_of(at), group, at, sequence)
+}
+
+fn now<'a>(
+    group: &Group,
+    answers: &'a Answers,
+    at: (usize, usize, usize),
+    sequence: &Sequence,
+) -> Result<&'a [f32], AlgoError> {
+    whole("now", answers.now_of(at).map(|v| v.logp.as_slice()), group, at, sequence)
+}
+
+/// An answer that has a number for each token.
+fn whole<'a>(
+    request: &'static str,
+    found: Option<&'a [f32]>,
+    group: &Group,
+    (_, episode, at): (usize, usize, usize),
+    sequence: &Sequence,
+) -> Result<&'a [f32], AlgoError> {
     match found {
         Some(values) if values.len() == sequence.len() => Ok(values),
         _ => Err(AlgoError::Answer {
-            request: request.name(),
+            request,
             task: group.task.id.clone(),
-            episode: e,
-            sequence: s,
+            episode,
+            sequence: at,
             got: found.map_or_else(|| "nothing".to_owned(), |values| values.len().to_string()),
             needed: sequence.len(),
         }),

@@ -37,8 +37,8 @@ use crate::advantage::{all_equal, centred};
 use crate::assemble::{Assembly, Worth, requests, rewards};
 use crate::settings::{loss, setting};
 use crate::{
-    Admission, AlgoError, Algorithm, Answers, Dropped, EntropySettings, Flat, KlSettings, Plan, ReductionName, Request,
-    Signals, Spread, Truncated, Why,
+    Admission, AlgoError, Algorithm, Answers, Dropped, EntropySettings, Flat, KlSettings, Plan, ReductionName,
+    Reference, Request, Signals, Spread, Truncated, Why,
 };
 
 /// What the spread is added to when nothing is set.
@@ -174,6 +174,10 @@ impl Algorithm for Grpo {
         let paid = (self.truncated, self.truncated_penalty);
         let rewards = rewards(std::slice::from_ref(group), &Answers::new(), paid, &self.kl);
         rewards.map_or(true, |all| !self.leaves_out(why_nothing(group, &graded(&all[0])).as_ref()))
+    }
+
+    fn reference(&self) -> Option<Reference> {
+        self.kl.reference()
     }
 
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError> {

@@ -84,7 +84,7 @@ mod settings;
 mod signals;
 
 pub use error::AlgoError;
-pub use request::{Answers, PerToken, Request};
+pub use request::{Answers, Asked, Now, PerSequence, Request};
 pub use settings::{EntropySettings, Flat, KlPlace, KlSettings, ReductionName, Spread, Truncated};
 pub use signals::{Dropped, GroupSignals, GroupStats, Plan, Signals, Why};
 
@@ -109,6 +109,11 @@ pub trait Algorithm {
     /// - Holds: never asks for what `answers` holds, so asking again ends.
     fn requests(&self, groups: &[Group], answers: &Answers) -> Vec<Request>;
 
+    /// Which weights a reference stands for; absent where no reference is asked for.
+    fn reference(&self) -> Option<Reference> {
+        None
+    }
+
     /// Whether what is requested is needed of a group; of the others the answers stay empty.
     fn asks_about(&self, _group: &Group) -> bool {
         true
@@ -118,6 +123,20 @@ pub trait Algorithm {
     ///
     /// - Errors: [`AlgoError`] when a reward is not finite or an answer is missing or has another shape.
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError>;
+}
+
+/// Which weights the reference has.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reference {
+    /// The model's own, whatever checkpoint the run began with.
+    Base,
+    /// Those the run began with.
+    Frozen,
+    /// After each step they move this share of the way to the policy.
+    Ema(f64),
+    /// The policy's, taken anew every n steps.
+    EveryN(u64),
 }
 
 /// What becomes of a finished group.

@@ -29,8 +29,8 @@ use crate::advantage::{all_equal, mean};
 use crate::assemble::{Assembly, Worth, requests, rewards};
 use crate::settings::loss;
 use crate::{
-    Admission, AlgoError, Algorithm, Answers, EntropySettings, KlSettings, Plan, ReductionName, Request, Signals,
-    Truncated, Why,
+    Admission, AlgoError, Algorithm, Answers, EntropySettings, KlSettings, Plan, ReductionName, Reference, Request,
+    Signals, Truncated, Why,
 };
 
 /// What comes off each reward.
@@ -111,6 +111,10 @@ impl Algorithm for Reinforce {
 
     fn requests(&self, groups: &[Group], answers: &Answers) -> Vec<Request> {
         requests(groups, answers, &self.kl, self.correction.needs_forward())
+    }
+
+    fn reference(&self) -> Option<Reference> {
+        self.kl.reference()
     }
 
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError> {

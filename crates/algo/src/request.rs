@@ -1,35 +1,51 @@
 //! What an algorithm may want to know about finished groups, and what it was told.
 
-use std::collections::BTreeMap;
+use episode::Message;
+use loss::{Teacher, TokenValues};
+
+/// Something for each sequence, by group, episode and sequence; what it holds for episodes that were not graded, or at
+/// tokens that were not sampled, is not read.
+pub type PerSequence<T> = Vec<Vec<Vec<T>>>;
 
 /// Something to compute about the groups of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Log-probabilities of every sampled token under the reference: the weights the run began with.
-    RefLogp,
-    /// Log-probabilities of every sampled token under the policy as the step begins, from a forward pass that does not
-    /// read the recorded ones.
-    OldLogp,
+    /// Log-probabilities of every sampled token under the reference; see [`crate::Algorithm::reference`].
+    Reference,
+    /// What the policy thinks as the step begins, from a pass that does not read what was recorded.
+    Now(Now),
+    /// What the teacher thinks; whose weights the run keeps.
+    Teacher(Asked),
 }
 
-impl Request {
-    /// Its name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Request::RefLogp => "ref_logp",
-            Request::OldLogp => "old_logp",
-        }
-    }
+/// What is asked of the policy as the step begins, beside log-probabilities and entropies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Now {
+    /// The value head's estimates.
+    pub value: bool,
+    /// How many of the most likely tokens in the place of each sampled one; 0 for none.
+    pub top_k: usize,
 }
 
-/// A number for each token, by group, episode and sequence, `[T]`; what it holds at tokens that were not sampled, and in
-/// episodes that were not graded, is not read.
-pub type PerToken = Vec<Vec<Vec<Vec<f32>>>>;
+/// What is asked of the teacher.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asked {
+    /// By group and episode, what the teacher reads in place of the prompt; an absent episode is not asked about. Absent
+    /// altogether, the teacher reads each episode's own prompt.
+    pub contexts: Option<Vec<Vec<Option<Vec<Message>>>>>,
+    /// Whether log-probabilities of the student's most likely tokens are wanted too; [`Request::Now`] named them.
+    pub top: bool,
+}
 
 /// What was computed so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    tokens: BTreeMap<Request, PerToken>,
+    /// Log-probabilities under the reference, `[T]` each.
+    pub reference: Option<PerSequence<Vec<f32>>>,
+    /// What the policy thinks as the step begins.
+    pub now: Option<PerSequence<TokenValues>>,
+    /// What the teacher thinks; absent where it was not asked.
+    pub teacher: Option<PerSequence<Option<Teacher>>>,
 }
 
 impl Answers {
@@ -38,18 +54,18 @@ impl Answers {
         Self::default()
     }
 
-    /// Keeps the answer to a request.
-    pub fn insert(&mut self, request: Request, answer: PerToken) {
-        self.tokens.insert(request, answer);
+    /// Log-probabilities of one sequence under the reference, `[T]`.
+    pub fn reference_of(&self, (g, e, s): (usize, usize, usize)) -> Option<&[f32]> {
+        self.reference.as_ref()?.get(g)?.get(e)?.get(s).map(Vec::as_slice)
     }
 
-    /// Whether a request was answered.
-    pub fn has(&self, request: Request) -> bool {
-        self.tokens.contains_key(&request)
+    /// What the policy thought of one sequence as the step began.
+    pub fn now_of(&self, (g, e, s): (usize, usize, usize)) -> Option<&TokenValues> {
+        self.now.as_ref()?.get(g)?.get(e)?.get(s)
     }
 
-    /// The answer for one sequence.
-    pub fn sequence(&self, request: Request, group: usize, episode: usize, sequence: usize) -> Option<&[f32]> {
-        self.tokens.get(&request)?.get(group)?.get(episode)?.get(sequence).map(Vec::as_slice)
+    /// What the teacher thinks of one sequence.
+    pub fn teacher_of(&self, (g, e, s): (usize, usize, usize)) -> Option<&Teacher> {
+        self.teacher.as_ref()?.get(g)?.get(e)?.get(s)?.as_ref()
     }
 }

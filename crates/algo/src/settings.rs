@@ -4,7 +4,7 @@ use episode::{Episode, StopReason};
 use loss::{Correction, Estimator, Kl, Loss, Reduction, Term};
 use serde::{Deserialize, Serialize};
 
-use crate::AlgoError;
+use crate::{AlgoError, Reference};
 
 /// Pull towards a reference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,10 @@ impl KlSettings {
     /// Whether it has an effect.
     pub(crate) fn active(&self) -> bool {
         self.coefficient != 0.0
+    }
+
+    pub(crate) fn reference(&self) -> Option<Reference> {
+        self.active().then_some(Reference::Frozen)
     }
 
     pub(crate) fn in_reward(&self) -> bool {
@@ -199,6 +203,7 @@ pub(crate) fn loss(
         kl: kl.in_loss(),
         entropy_coefficient: entropy.coefficient,
         correction: correction.clone(),
+        value: None,
     };
     loss.check()?;
     Ok(loss)

@@ -25,6 +25,10 @@ pub struct RowLoss {
     pub dlogp: Vec<f32>,
     /// ∂loss/∂entropy, or empty when the loss has no entropy bonus.
     pub dentropy: Vec<f32>,
+    /// ∂loss/∂value, or empty when the loss reads no value.
+    pub dvalue: Vec<f32>,
+    /// ∂loss/∂logp of the teacher's `top` tokens, `[T · k]`, or empty when the loss reads none.
+    pub dtop: Vec<f32>,
     /// Each token's whole loss before reduction: weight, correction, KL and entropy bonus included.
     pub per_token: Vec<f64>,
     /// Each token's correction.
@@ -90,6 +94,8 @@ impl Part<'_> {
         let mut out = RowLoss {
             dlogp: vec![0.0; n],
             dentropy: vec![0.0; if with_entropy { n } else { 0 }],
+            dvalue: Vec::new(),
+            dtop: Vec::new(),
             per_token: vec![0.0; n],
             correction: vec![0.0; n],
         };

@@ -70,6 +70,7 @@ mod metrics;
 mod reduction;
 mod row;
 mod term;
+mod value;
 
 pub use correction::{Correction, TokenTis, Uncorrected};
 pub use error::LossError;
@@ -78,8 +79,9 @@ pub use exp::{exp, exp_m1_minus};
 pub use kl::{Estimator, Kl};
 pub use metrics::{Metrics, Sums};
 pub use reduction::{Reduction, Totals};
-pub use row::{Old, Row, Signal};
+pub use row::{Old, Pair, Row, Signal, Teacher, TokenValues, Top, ValueTarget};
 pub use term::{Nll, PolicyGradient, Reinforce, Term};
+pub use value::ValueLoss;
 
 use serde::{Deserialize, Serialize};
 
@@ -97,12 +99,14 @@ pub struct Loss {
     pub entropy_coefficient: f64,
     /// What a token sampled by an older policy weighs.
     pub correction: Correction,
+    /// What the value head descends.
+    pub value: Option<ValueLoss>,
 }
 
 impl Loss {
     /// A bare term: no KL, no entropy bonus, no correction.
     pub fn new(term: Term, reduction: Reduction) -> Self {
-        Loss { term, reduction, kl: None, entropy_coefficient: 0.0, correction: Correction::default() }
+        Loss { term, reduction, kl: None, entropy_coefficient: 0.0, correction: Correction::default(), value: None }
     }
 
     /// Checks every range.
@@ -132,6 +136,11 @@ impl Loss {
     /// Whether the rows must bring the entropy of π.
     pub fn needs_entropy(&self) -> bool {
         self.entropy_coefficient != 0.0
+    }
+
+    /// Whether the rows must bring the value head's estimates.
+    pub fn needs_value(&self) -> bool {
+        self.value.is_some()
     }
 
     /// Whether the rows must bring log-probabilities under π_old.

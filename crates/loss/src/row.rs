@@ -5,10 +5,78 @@ use serde::{Deserialize, Serialize};
 use crate::exp::exp;
 use crate::{Loss, LossError};
 
+/// What the policy thinks of a sequence.
+///
+/// - Shapes: every list `[T]`, 0 at tokens that are not trained.
+/// - Units: log-probabilities and entropy in nats, values in reward points.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenValues {
+    /// Log-probability under π of each trained token.
+    pub logp: Vec<f32>,
+    /// Entropy of π where each trained token was drawn.
+    pub entropy: Vec<f32>,
+    /// The value head's estimate; empty unless asked for.
+    pub value: Vec<f32>,
+    /// Log-probabilities of other tokens in the place of each trained one, where asked for.
+    pub top: Option<Top>,
+}
+
+impl TokenValues {
+    /// Log-probabilities and entropies alone.
+    pub fn of(logp: Vec<f32>, entropy: Vec<f32>) -> Self {
+        TokenValues { logp, entropy, ..TokenValues::default() }
+    }
+
+    /// What stands for a sequence that was not computed.
+    pub fn zeros(n: usize) -> Self {
+        TokenValues::of(vec![0.0; n], vec![0.0; n])
+    }
+}
+
+/// Log-probabilities of `k` tokens in the place of each trained one.
+///
+/// - Shapes: both lists `[T · k]`, token by token; what they hold at tokens that are not trained means nothing.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Top {
+    /// How many a token.
+    pub k: usize,
+    /// Which tokens; different ones in each place.
+    pub ids: Vec<u32>,
+    /// Their log-probabilities.
+    pub logp: Vec<f32>,
+}
+
+/// What a teacher thinks of the tokens of one sequence.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Teacher {
+    /// Log-probability of each trained token, `[T]`.
+    pub logp: Vec<f32>,
+    /// Log-probabilities of the tokens that the student found most likely as the step began, where asked for.
+    pub top: Option<Top>,
+}
+
+/// What a value head is to learn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ValueTarget {
+    /// Its estimates when the step began, `[T]`.
+    pub old: Vec<f32>,
+    /// What they should have been, `[T]`.
+    pub returns: Vec<f32>,
+}
+
+/// Which side of a pair an episode is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Which pair of the group, from 0.
+    pub index: u32,
+    /// Whether it is the better one.
+    pub chosen: bool,
+}
+
 /// What an algorithm says the tokens of one sequence are worth.
 ///
 /// - Shapes: every list `[T]`, `T` the length of the sequence; entries at tokens that are not trained mean nothing.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Signal {
     /// What each token is worth, in units of advantage.
     pub advantage: Vec<f32>,
@@ -18,14 +86,33 @@ pub struct Signal {
     pub old: Old,
     /// Log-probabilities under the reference, where the algorithm asked for them.
     pub logp_ref: Option<Vec<f32>>,
+    /// The place of its episode in the group: what an episode-wide term sums over.
+    #[serde(default)]
+    pub episode: u32,
+    /// Published policy versions between the sampling of each token and the beginning of the step; absent for none.
+    #[serde(default)]
+    pub lag: Option<Vec<u32>>,
+    /// What a value head is to learn.
+    #[serde(default)]
+    pub value: Option<ValueTarget>,
+    /// What a teacher thinks.
+    #[serde(default)]
+    pub teacher: Option<Teacher>,
+    /// Its side of a pair.
+    #[serde(default)]
+    pub pair: Option<Pair>,
+    /// How much |log π − log π_old| adds to the loss of each token.
+    #[serde(default)]
+    pub pull: Option<Vec<f32>>,
 }
 
 /// Where π_old, the policy when the step began, comes from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Old {
     /// The sampler's recorded log-probabilities: exact when the policy has not moved since, and the plain importance
     /// ratio π/μ when it has.
+    #[default]
     Recorded,
     /// A forward pass at the start of the step, `[T]`: what a correction by π_old/μ needs.
     Forward(Vec<f32>),
@@ -55,31 +142,69 @@ pub struct Row<'a> {
     pub logp_ref: Option<&'a [f32]>,
     /// Entropy of π where each token was drawn.
     pub entropy: Option<&'a [f32]>,
+    /// Published versions since each token was sampled; absent for none.
+    pub lag: Option<&'a [u32]>,
+    /// The value head's estimates now.
+    pub value: Option<&'a [f32]>,
+    /// What they are to be.
+    pub value_target: Option<&'a ValueTarget>,
+    /// Log-probabilities of the teacher's `top` tokens under π, `[T · k]`.
+    pub top: Option<&'a Top>,
+    /// What a teacher thinks.
+    pub teacher: Option<&'a Teacher>,
+    /// The place of its episode in the group.
+    pub episode: u32,
+    /// Its side of a pair.
+    pub pair: Option<Pair>,
+    /// How much |log π − log π_old| adds to each token's loss.
+    pub pull: Option<&'a [f32]>,
 }
 
 impl<'a> Row<'a> {
+    /// A row with nothing but what every loss reads.
+    pub fn bare(trained: &'a [bool], logp: &'a [f32], advantage: &'a [f32], weight: &'a [f32]) -> Self {
+        Row {
+            trained,
+            logp,
+            logp_old: None,
+            logp_sampler: None,
+            advantage,
+            weight,
+            logp_ref: None,
+            entropy: None,
+            lag: None,
+            value: None,
+            value_target: None,
+            top: None,
+            teacher: None,
+            episode: 0,
+            pair: None,
+            pull: None,
+        }
+    }
+
     /// A row from what the policy computed, what the sampler recorded and what an algorithm said.
-    pub fn new(
-        trained: &'a [bool],
-        logp: &'a [f32],
-        recorded: &'a [f32],
-        entropy: Option<&'a [f32]>,
-        signal: &'a Signal,
-    ) -> Self {
+    pub fn new(trained: &'a [bool], values: &'a TokenValues, recorded: &'a [f32], signal: &'a Signal) -> Self {
+        let given = |list: &'a [f32]| (!list.is_empty()).then_some(list);
         let (logp_old, logp_sampler) = match &signal.old {
             Old::Recorded => (Some(recorded), Some(recorded)),
             Old::Forward(old) => (Some(old.as_slice()), Some(recorded)),
             Old::Given => (None, None),
         };
         Row {
-            trained,
-            logp,
             logp_old,
             logp_sampler,
-            advantage: &signal.advantage,
-            weight: &signal.weight,
             logp_ref: signal.logp_ref.as_deref(),
-            entropy,
+            entropy: given(&values.entropy),
+            lag: signal.lag.as_deref(),
+            value: given(&values.value),
+            value_target: signal.value.as_ref(),
+            top: values.top.as_ref(),
+            teacher: signal.teacher.as_ref(),
+            episode: signal.episode,
+            pair: signal.pair,
+            pull: signal.pull.as_deref(),
+            ..Row::bare(trained, &values.logp, &signal.advantage, &signal.weight)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use surefoot_loss::{
     Correction, Estimator, GroupLoss, Kl, Loss, LossError, Nll, Old, PolicyGradient, Reduction, Row, Signal, Sums,
-    Term, TokenTis, Totals, evaluate,
+    Term, TokenTis, TokenValues, Totals, evaluate,
 };
 
 /// One sequence: trained mask, log π, log μ, advantage; every token weighs 1.
@@ -20,7 +20,7 @@ fn given(trained: &[u8], logp: &[f32], recorded: &[f32], advantage: f32) -> Give
         trained: trained.iter().map(|t| *t == 1).collect(),
         logp: logp.to_vec(),
         recorded: recorded.to_vec(),
-        signal: Signal { advantage: vec![advantage; n], weight: vec![1.0; n], old: Old::Recorded, logp_ref: None },
+        signal: Signal { advantage: vec![advantage; n], weight: vec![1.0; n], ..Signal::default() },
     }
 }
 
@@ -35,7 +35,12 @@ fn totals(all: &[Given]) -> Totals {
 }
 
 fn run(loss: &Loss, totals: &Totals, all: &[Given]) -> Result<GroupLoss, LossError> {
-    let rows: Vec<Row<'_>> = all.iter().map(|g| Row::new(&g.trained, &g.logp, &g.recorded, None, &g.signal)).collect();
+    let values: Vec<TokenValues> = all.iter().map(|g| TokenValues::of(g.logp.clone(), Vec::new())).collect();
+    let row = |(g, values): (_, _)| -> Row<'_> {
+        let (g, values): (&Given, &TokenValues) = (g, values);
+        Row::new(&g.trained, values, &g.recorded, &g.signal)
+    };
+    let rows: Vec<Row<'_>> = all.iter().zip(&values).map(row).collect();
     evaluate(loss, totals, &rows)
 }
 
@@ -304,16 +309,14 @@ fn a8_merging_adds_every_sum_and_keeps_every_largest() {
     loss.kl = Some(Kl { estimator: Estimator::K2, coefficient: 0.1 });
     loss.entropy_coefficient = 0.1;
     // Turning the signs meets bounds on both sides.
-    let rows: Vec<Row<'_>> = all
-        .iter()
-        .map(|g| Row::new(&g.trained, &g.logp, &g.recorded, Some(&entropy[..g.logp.len()]), &g.signal))
-        .collect();
+    let values = |g: &Given| TokenValues::of(g.logp.clone(), entropy[..g.logp.len()].to_vec());
+    let values: Vec<TokenValues> = all.iter().map(values).collect();
+    let rows: Vec<Row<'_>> =
+        all.iter().zip(&values).map(|(g, v)| Row::new(&g.trained, v, &g.recorded, &g.signal)).collect();
     let mut turned = all.clone();
     turned.iter_mut().for_each(|g| g.signal.advantage.iter_mut().for_each(|a| *a = -*a));
-    let turned: Vec<Row<'_>> = turned
-        .iter()
-        .map(|g| Row::new(&g.trained, &g.logp, &g.recorded, Some(&entropy[..g.logp.len()]), &g.signal))
-        .collect();
+    let turned: Vec<Row<'_>> =
+        turned.iter().zip(&values).map(|(g, v)| Row::new(&g.trained, v, &g.recorded, &g.signal)).collect();
     let both = [rows, turned].concat();
     let one = evaluate(&loss, &Totals { n_tokens: 99, n_sequences: 9 }, &both).unwrap().sums;
     let mut two = one;
@@ -364,8 +367,8 @@ fn a_sequence_is_inert_exactly_when_every_derivative_is_zero() {
     let signal = |advantage: f32, weight: f32| Signal {
         advantage: vec![advantage; 2],
         weight: vec![weight; 2],
-        old: Old::Recorded,
         logp_ref: Some(vec![-1.0; 2]),
+        ..Signal::default()
     };
     let mut with_kl = grpo(Reduction::TokenMean);
     with_kl.kl = Some(Kl { estimator: Estimator::K2, coefficient: 0.1 });

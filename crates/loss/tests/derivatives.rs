@@ -21,14 +21,11 @@ struct Lists {
 impl Lists {
     fn row(&self) -> Row<'_> {
         Row {
-            trained: &self.trained,
-            logp: &self.logp,
             logp_old: Some(&self.old),
             logp_sampler: Some(&self.sampler),
-            advantage: &self.advantage,
-            weight: &self.weight,
             logp_ref: Some(&self.reference),
             entropy: Some(&self.entropy),
+            ..Row::bare(&self.trained, &self.logp, &self.advantage, &self.weight)
         }
     }
 }
@@ -126,6 +123,7 @@ fn every_derivative_is_the_finite_difference() {
                         kl: estimator.map(|estimator| Kl { estimator, coefficient: 0.25 }),
                         entropy_coefficient: if estimator == Some(Estimator::K2) { 0.125 } else { 0.0 },
                         correction,
+                        value: None,
                     });
                 }
             }

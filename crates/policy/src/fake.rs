@@ -5,8 +5,8 @@ use std::path::Path;
 use episode::{StopReason, Token};
 
 use crate::{
-    AdamStep, Batch, Checkpoint, GroupLossFn, Job, Jobs, Learner, Policy, PolicyError, Sampled, Sampler, TokenGrads,
-    TokenValues, UpdateReport,
+    AdamStep, Batch, Checkpoint, GroupLossFn, Job, Jobs, Keep, Learner, Policy, PolicyError, Sampled, Sampler, Slot,
+    TokenGrads, TokenValues, UpdateReport,
 };
 
 /// What a [`Scripted`] policy says to a prompt and the random stream's key.
@@ -111,10 +111,8 @@ impl Learner for Scripted {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         let value = |trained: &[bool], v: f32| trained.iter().map(|t| if *t { v } else { 0.0 }).collect();
         let logp = Self::LOGP + self.drift;
-        let values = |s: &crate::TrainSequence<'_>| TokenValues {
-            logp: value(s.trained, logp),
-            entropy: value(s.trained, Self::ENTROPY),
-        };
+        let values =
+            |s: &crate::TrainSequence<'_>| TokenValues::of(value(s.trained, logp), value(s.trained, Self::ENTROPY));
         let mut all: Vec<Vec<TokenValues>> =
             batch.groups.iter().map(|group| group.iter().map(values).collect()).collect();
         if let Some((group, sequence, token)) = self.broken {
@@ -136,11 +134,11 @@ impl Learner for Scripted {
         Ok(())
     }
 
-    fn keep_reference(&mut self) -> Result<(), PolicyError> {
+    fn keep(&mut self, _: Slot, _: Keep) -> Result<(), PolicyError> {
         Ok(())
     }
 
-    fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
+    fn forward_kept(&mut self, _: Slot, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         self.forward(batch)
     }
 

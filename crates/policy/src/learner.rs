@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use episode::Token;
+use loss::{TokenValues, Top};
 use serde::{Deserialize, Serialize};
 
 use crate::PolicyError;
@@ -14,6 +15,36 @@ pub struct TrainSequence<'a> {
     pub tokens: &'a [Token],
     /// Which tokens get a log-probability and may get a gradient, `[T]`; the first one never.
     pub trained: &'a [bool],
+    /// Tokens whose log-probabilities are wanted in the place of each trained one; those in it are not read.
+    pub top: Option<&'a Top>,
+}
+
+impl<'a> TrainSequence<'a> {
+    /// A sequence of which nothing but its own tokens is asked.
+    pub fn new(tokens: &'a [Token], trained: &'a [bool]) -> Self {
+        TrainSequence { tokens, trained, top: None }
+    }
+}
+
+/// What a pass gives beside log-probabilities and entropies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Want {
+    /// Whether and where the value head is asked.
+    pub value: ValueAt,
+    /// How many of the most likely tokens are named in the place of each trained one; 0 for none. Ties keep the lower id.
+    pub top_k: usize,
+}
+
+/// Where the value head is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ValueAt {
+    /// Nowhere.
+    #[default]
+    Nowhere,
+    /// At the state that predicts a trained token: what can be expected before it is drawn.
+    Before,
+    /// At the state that has read a trained token: what a sequence that ends with it is worth.
+    After,
 }
 
 /// Sequences by group; those of a group may share the computation of their common start.
@@ -25,15 +56,37 @@ pub struct Batch<'a> {
     pub temperature: f32,
     /// Tokens removed from π.
     pub banned: &'a [Token],
+    /// What is wanted beside log-probabilities and entropies.
+    pub want: Want,
 }
 
-/// What the policy thinks of a sequence.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TokenValues {
-    /// Log-probability under π of each trained token, `[T]`, nats; 0 elsewhere.
-    pub logp: Vec<f32>,
-    /// Entropy of π where each trained token was drawn, `[T]`, nats; 0 elsewhere.
-    pub entropy: Vec<f32>,
+impl<'a> Batch<'a> {
+    /// A batch of which log-probabilities and entropies are asked.
+    pub fn new(groups: Vec<Vec<TrainSequence<'a>>>, temperature: f32, banned: &'a [Token]) -> Self {
+        Batch { groups, temperature, banned, want: Want::default() }
+    }
+}
+
+/// Weights kept beside those that learn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Slot {
+    /// Those the run began with; what `kl_start` is measured from.
+    Start,
+    /// The reference of a KL or a preference loss.
+    Reference,
+    /// The teacher of a distillation.
+    Teacher,
+}
+
+/// How a slot is filled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Keep {
+    /// With the weights as they are now.
+    Now,
+    /// What is there moves this share of the way to the weights as they are now: an exponential moving average. With
+    /// adapters their factors are averaged, not their product.
+    Blend(f64),
 }
 
 /// Derivatives of the loss by what [`TokenValues`] holds.
@@ -43,6 +96,17 @@ pub struct TokenGrads {
     pub dlogp: Vec<f32>,
     /// ∂loss/∂entropy, `[T]`, or empty when the loss has no entropy term.
     pub dentropy: Vec<f32>,
+    /// ∂loss/∂value, `[T]`, or empty when the loss reads no value.
+    pub dvalue: Vec<f32>,
+    /// ∂loss/∂logp of the tokens in [`TrainSequence::top`], `[T · k]`, or empty when the loss reads none.
+    pub dtop: Vec<f32>,
+}
+
+impl TokenGrads {
+    /// Derivatives by log-probabilities alone.
+    pub fn of(dlogp: Vec<f32>) -> Self {
+        TokenGrads { dlogp, ..TokenGrads::default() }
+    }
 }
 
 /// One move of AdamW with decoupled weight decay and bias correction.
@@ -106,13 +170,16 @@ pub trait Learner: Checkpoint {
     /// - Errors: the learner's own or the loss's; then everything accumulated since the last update is cleared.
     fn forward_backward(&mut self, batch: &Batch<'_>, loss: &mut GroupLossFn<'_>) -> Result<(), PolicyError>;
 
-    /// Keeps the weights as they are now, for [`Learner::forward_reference`].
-    fn keep_reference(&mut self) -> Result<(), PolicyError>;
-
-    /// As [`Learner::forward`], under the weights kept last.
+    /// Fills a slot.
     ///
-    /// - Errors: [`PolicyError::Unsupported`] when none were kept.
-    fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError>;
+    /// - Holds: what a slot holds is part of a checkpoint once the weights have moved.
+    /// - Errors: [`PolicyError::Unsupported`] when an empty slot is to be blended.
+    fn keep(&mut self, slot: Slot, how: Keep) -> Result<(), PolicyError>;
+
+    /// As [`Learner::forward`], under the weights of a slot.
+    ///
+    /// - Errors: [`PolicyError::Unsupported`] when the slot is empty.
+    fn forward_kept(&mut self, slot: Slot, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError>;
 
     /// Moves the weights along the accumulated gradient and clears it.
     fn update(&mut self, step: &AdamStep) -> Result<UpdateReport, PolicyError>;

@@ -11,8 +11,10 @@ mod update;
 pub mod fake;
 
 pub use learner::{
-    AdamStep, Batch, Checkpoint, GroupLossFn, Learner, TokenGrads, TokenValues, TrainSequence, UpdateReport,
+    AdamStep, Batch, Checkpoint, GroupLossFn, Keep, Learner, Slot, TokenGrads, TrainSequence, UpdateReport, ValueAt,
+    Want,
 };
+pub use loss::TokenValues;
 pub use sampler::{Job, Jobs, Sampled, Sampler, Sampling, SamplingError};
 pub use update::{TokenRecord, Under, UpdateBatch, UpdateOutcome, lag, update_batch, values};
 

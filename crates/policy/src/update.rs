@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use episode::{Episode, Group, Sequence, Token};
 use loss::{GroupLoss, Loss, LossError, Metrics, Row, Signal, Sums, Totals};
 
-use crate::{AdamStep, Batch, Learner, PolicyError, TokenGrads, TokenValues, TrainSequence, UpdateReport};
+use crate::{AdamStep, Batch, Learner, PolicyError, Slot, TokenGrads, TokenValues, TrainSequence, UpdateReport};
 
 /// What one optimiser move learns from.
 #[derive(Debug, Clone)]
@@ -95,9 +95,13 @@ pub fn update_batch(
             let totals = Totals::count(sequences.iter().map(|(sequence, ..)| sequence.sampled()));
             let failed = |source| PolicyError::Loss { group: *group, source };
             let found = evaluate(loss, &totals, sequences, values).map_err(failed)?;
-            let grads = found.rows.iter();
-            let grads =
-                grads.map(|row| TokenGrads { dlogp: row.dlogp.clone(), dentropy: row.dentropy.clone() }).collect();
+            let grads = found.rows.iter().map(|row| TokenGrads {
+                dlogp: row.dlogp.clone(),
+                dentropy: row.dentropy.clone(),
+                dvalue: row.dvalue.clone(),
+                dtop: row.dtop.clone(),
+            });
+            let grads = grads.collect();
             let values = if batch.keep_tokens { values.to_vec() } else { Vec::new() };
             seen[index] = Some(Seen { found, values });
             Ok(grads)
@@ -124,8 +128,8 @@ pub fn update_batch(
 pub enum Under {
     /// Those the policy has now: π_old, as a step begins.
     Now,
-    /// Those kept with [`Learner::keep_reference`].
-    Reference,
+    /// Those kept in a slot.
+    Kept(Slot),
 }
 
 /// What the policy, now or as it was kept, thinks of every sampled token: for corrections, selections and KL.
@@ -152,10 +156,10 @@ pub fn values(
     }
     // The place of groups without a wanted sequence is kept here, not in what the learner sees.
     let full = packed.iter().filter(|g| !g.is_empty()).cloned().collect();
-    let batch = Batch { groups: full, temperature, banned };
+    let batch = Batch::new(full, temperature, banned);
     let answers = match under {
         Under::Now => learner.forward(&batch)?,
-        Under::Reference => learner.forward_reference(&batch)?,
+        Under::Kept(slot) => learner.forward_kept(slot, &batch)?,
     };
     let mut answers = answers.into_iter();
     let mut all = Vec::with_capacity(groups.len());
@@ -169,10 +173,7 @@ pub fn values(
         for episode in &group.episodes {
             let values = |sequence: &Sequence| {
                 let computed = if wanted(episode, sequence) { answer.next() } else { None };
-                computed.unwrap_or_else(|| TokenValues {
-                    logp: vec![0.0; sequence.len()],
-                    entropy: vec![0.0; sequence.len()],
-                })
+                computed.unwrap_or_else(|| TokenValues::zeros(sequence.len()))
             };
             episodes.push(episode.sequences.iter().map(values).collect());
         }
@@ -225,13 +226,13 @@ fn choose<'a>(batch: &UpdateBatch<'a>, loss: &Loss) -> Result<Vec<ChosenGroup<'a
 }
 
 fn pack<'a>(chosen: &[ChosenGroup<'a>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
-    Batch { groups: chosen.iter().map(|c| c.packed.clone()).collect(), temperature, banned }
+    Batch::new(chosen.iter().map(|c| c.packed.clone()).collect(), temperature, banned)
 }
 
 fn train_sequence(sequence: &Sequence) -> Result<TrainSequence<'_>, PolicyError> {
     match sequence.sampled().first() {
         Some(true) => Err(PolicyError::NoPrompt),
-        _ => Ok(TrainSequence { tokens: sequence.tokens(), trained: sequence.sampled() }),
+        _ => Ok(TrainSequence::new(sequence.tokens(), sequence.sampled())),
     }
 }
 
@@ -246,7 +247,7 @@ fn evaluate(
     }
     let row = |((sequence, signal, _), values)| -> Row<'_> {
         let (sequence, signal, values): (&Sequence, &Signal, &TokenValues) = (sequence, signal, values);
-        Row::new(sequence.sampled(), &values.logp, sequence.logp(), Some(&values.entropy), signal)
+        Row::new(sequence.sampled(), values, sequence.logp(), signal)
     };
     let rows: Vec<Row<'_>> = sequences.iter().copied().zip(values).map(row).collect();
     loss::evaluate(loss, totals, &rows)

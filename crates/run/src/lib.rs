@@ -7,6 +7,7 @@ pub mod codec;
 mod error;
 pub mod estimate;
 pub mod evaluate;
+mod fulfil;
 pub mod open;
 pub mod post_train;
 pub mod record;

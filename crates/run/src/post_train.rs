@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use algo::{Admission, Answers, Request, Signals};
+use algo::{Admission, Signals};
 use episode::Group;
-use policy::{Policy, Under, UpdateBatch, UpdateOutcome, update_batch, values};
+use policy::{Policy, UpdateBatch, UpdateOutcome, update_batch};
 
+use crate::fulfil::fulfil;
 use crate::record::StepRecord;
 use crate::source::Source;
 use crate::{Progress, Recorder, RunError, Settings, State};
@@ -119,25 +120,7 @@ fn learn(
 ) -> Result<(Signals, Vec<UpdateOutcome>, f64), RunError> {
     let algorithm = settings.algorithm.algorithm();
     let failed = |source| RunError::Policy { step, source };
-    let mut answers = Answers::new();
-    loop {
-        let requests = algorithm.requests(groups, &answers);
-        if requests.is_empty() {
-            break;
-        }
-        for request in requests {
-            let under = match request {
-                Request::RefLogp => Under::Reference,
-                Request::OldLogp => Under::Now,
-            };
-            let asked: Vec<Group> = groups.iter().filter(|g| algorithm.asks_about(g)).cloned().collect();
-            let found = values(policy.learner(), under, &asked, settings.sampling.temperature, &state.banned);
-            let logp = |episode: Vec<policy::TokenValues>| episode.into_iter().map(|v| v.logp).collect();
-            let mut found = found.map_err(failed)?.into_iter().map(|g| g.into_iter().map(logp).collect());
-            let of = |g: &Group| if algorithm.asks_about(g) { found.next().unwrap_or_default() } else { Vec::new() };
-            answers.insert(request, groups.iter().map(of).collect());
-        }
-    }
+    let answers = fulfil(policy.learner(), settings, groups, &state.banned).map_err(failed)?;
     let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;
     let (mut outcomes, mut learning_rate) = (Vec::new(), 0.0);
     let batches = signals.plan.batches(groups.len());

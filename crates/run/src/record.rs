@@ -8,7 +8,7 @@ use algo::Signals;
 use episode::{Group, Outcome, Sequence, Token};
 use eval::{Answer, Answers, EvalLine, Question, Score};
 use loss::Sums;
-use policy::{Policy, Under, UpdateOutcome, lag, values};
+use policy::{Policy, Slot, Under, UpdateOutcome, lag, values};
 use serde_json::{Map, Value, json};
 use store::{Checkpoints, RunWriter, Summary, TokenValues};
 
@@ -329,7 +329,7 @@ fn kl_to_start(
     step: u64,
 ) -> Result<f64, RunError> {
     let failed = |source| RunError::Policy { step, source };
-    let start = values(policy.learner(), Under::Reference, groups, settings.sampling.temperature, banned);
+    let start = values(policy.learner(), Under::Kept(Slot::Start), groups, settings.sampling.temperature, banned);
     let start = start.map_err(failed)?;
     let (mut sum, mut n) = (0.0, 0_u64);
     for (group, start) in groups.iter().zip(&start) {

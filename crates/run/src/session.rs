@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use agent::Codec;
-use algo::Request;
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
-use policy::{Checkpoint, Learner, Policy, PolicyError, Sampling};
+use policy::{Checkpoint, Learner, Policy, PolicyError, Sampling, Slot};
 use rollout::Rollout;
 use serde::{Deserialize, Serialize};
 use store::{Keep, RunDir, RunId, RunWriter, Summary, hash_bytes, hash_file, hash_folder};
@@ -233,10 +232,13 @@ impl Parts {
         if let Some(from) = from {
             engine.load_weights(from).map_err(policy_error)?;
         }
-        let needs_reference = settings.checkpoint.kl_every > 0
-            || settings.algorithm.algorithm().requests(&[], &algo::Answers::new()).contains(&Request::RefLogp);
-        if needs_reference && settings.data.is_none() {
-            engine.keep_reference().map_err(policy_error)?;
+        for (slot, needed) in [
+            (Slot::Start, settings.checkpoint.kl_every > 0 && settings.data.is_none()),
+            (Slot::Reference, settings.algorithm.algorithm().reference().is_some()),
+        ] {
+            if needed {
+                engine.keep(slot, policy::Keep::Now).map_err(policy_error)?;
+            }
         }
         let sampling = Arc::new(Sampling {
             stop_strings: settings.sampling.stop.clone(),

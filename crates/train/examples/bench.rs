@@ -386,11 +386,11 @@ fn train_step(engine: &mut Engine, data: &[Vec<Example>]) -> Result<(usize, f64)
     let n_trained = data.iter().flatten().flat_map(|(_, trained)| trained).filter(|t| **t).count();
     let groups = data
         .iter()
-        .map(|group| group.iter().map(|(tokens, trained)| TrainSequence { tokens, trained }).collect::<Vec<_>>());
-    let batch = Batch { groups: groups.collect(), temperature: 1.0, banned: &[] };
+        .map(|group| group.iter().map(|(tokens, trained)| TrainSequence::new(tokens, trained)).collect::<Vec<_>>());
+    let batch = Batch::new(groups.collect(), 1.0, &[]);
     let weight = -1.0 / n_trained as f32;
     engine.forward_backward(&batch, &mut |_, values| {
-        let grads = |n: usize| TokenGrads { dlogp: vec![weight; n], dentropy: Vec::new() };
+        let grads = |n: usize| TokenGrads::of(vec![weight; n]);
         Ok(values.iter().map(|v| grads(v.logp.len())).collect())
     })?;
     let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);

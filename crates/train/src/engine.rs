@@ -1,5 +1,6 @@
 //! The engine's state: weights, what of them is trained, and the buffers that passes reuse.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use model::block::Grads;
 use model::cache::Cache;
 use model::packed::Trainer;
 use model::{Adapter, Config, HalfParams, Infer, ModelError, Params, Target};
-use policy::{Learner, Policy, PolicyError, Sampler};
+use policy::{Learner, Policy, PolicyError, Sampler, Slot};
 use serde::{Deserialize, Serialize};
 use tensor::Cpu;
 use text::Tokenizer;
@@ -129,7 +130,8 @@ pub struct Engine {
     pub(crate) trainable: Trainable,
     pub(crate) grads: Grads,
     pub(crate) moments: Option<Moments>,
-    pub(crate) reference: Option<Reference>,
+    /// Weights kept beside those that learn.
+    pub(crate) kept: BTreeMap<Slot, Reference>,
     pub(crate) trainer: Option<Trainer>,
     pub(crate) infer: Infer,
     pub(crate) cache: Cache,
@@ -174,7 +176,7 @@ impl Engine {
             cache,
             grads: Grads::default(),
             moments: None,
-            reference: None,
+            kept: BTreeMap::new(),
             trainer: None,
             n_updates: 0,
             version: 0,

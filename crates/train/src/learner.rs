@@ -3,7 +3,9 @@
 use model::block::Grads;
 use model::head::Tempering;
 use model::packed::{Derivatives, Given, Pack, Sequence, Trainer, Values};
-use policy::{AdamStep, Batch, GroupLossFn, Learner, PolicyError, TokenValues, TrainSequence, UpdateReport};
+use policy::{
+    AdamStep, Batch, GroupLossFn, Keep, Learner, PolicyError, Slot, TokenValues, TrainSequence, UpdateReport,
+};
 
 use crate::engine::{Engine, Reference, Trainable};
 use crate::optimiser;
@@ -43,18 +45,22 @@ impl Learner for Engine {
         Ok(report)
     }
 
-    fn keep_reference(&mut self) -> Result<(), PolicyError> {
-        self.reference = Some(match self.trainable {
+    fn keep(&mut self, slot: Slot, how: Keep) -> Result<(), PolicyError> {
+        if how != Keep::Now {
+            return Err(PolicyError::Unsupported("weights kept beside the policy cannot be blended".to_owned()));
+        }
+        let kept = match self.trainable {
             Trainable::Full {} => Reference::Full(Box::new((self.params.clone(), self.half.clone()))),
             Trainable::Lora { .. } | Trainable::Frozen {} => Reference::Adapter(self.adapter.clone()),
-        });
+        };
+        self.kept.insert(slot, kept);
         Ok(())
     }
 
-    fn forward_reference(&mut self, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
+    fn forward_kept(&mut self, slot: Slot, batch: &Batch<'_>) -> Result<Vec<Vec<TokenValues>>, PolicyError> {
         self.check_batch(batch)?;
-        let (params, half, adapter) = match &self.reference {
-            None => return Err(PolicyError::Unsupported("no reference was kept".to_owned())),
+        let (params, half, adapter) = match self.kept.get(&slot) {
+            None => return Err(PolicyError::Unsupported(format!("no weights were kept as `{slot:?}`"))),
             Some(Reference::Full(kept)) => (&kept.0, kept.1.as_ref(), None),
             Some(Reference::Adapter(adapter)) => (&self.params, self.half.as_ref(), adapter.as_ref()),
         };
@@ -189,7 +195,7 @@ fn named(group: usize, values: &[Values]) -> Result<Vec<TokenValues>, PolicyErro
             let place = format!("group {group}, sequence {index}, token {}", at % logp.len());
             return Err(PolicyError::NotFinite { what: "a log-probability", place });
         }
-        all.push(TokenValues { logp: logp.clone(), entropy: entropy.clone() });
+        all.push(TokenValues::of(logp.clone(), entropy.clone()));
     }
     Ok(all)
 }

@@ -1,11 +1,13 @@
 //! Faults met in this field, each as a test of the algorithms; the names carry the case's number.
 
-use crate::shared::{advantages, episode, failed, graded, group, settings, signals, task};
+use crate::shared::{advantages, episode, failed, graded, group, settings, signals, task, values};
 use std::ops::Range;
 
 use episode::{Group, Outcome, Role, StopReason};
 use loss::{Old, Totals};
-use surefoot_algo::{Admission, AlgoError, Answers, Dropped, PerToken, Plan, Request, Settings, Why, group_by_task};
+use surefoot_algo::{
+    Admission, AlgoError, Answers, Dropped, Now, PerSequence, Plan, Request, Settings, Why, group_by_task,
+};
 
 fn check_advantages(text: &str, rewards: &[f64], want: &[f64]) {
     let got = signals(text, &[group("a", rewards)]).expect(text);
@@ -70,7 +72,7 @@ fn b6_equal_rewards_are_exact_zeros_whatever_their_computed_spread() {
     // A pull towards a reference teaches all the same, but not before there is one.
     let with_kl = "kind = 'grpo'\nkl.coefficient = 0.1";
     let groups = [group("a", &[0.1; 2])];
-    let got = settings(with_kl).algorithm().signals(&groups, &answers(&groups, Request::RefLogp, -1.0)).unwrap();
+    let got = settings(with_kl).algorithm().signals(&groups, &answers(&groups, -1.0)).unwrap();
     assert!(got.has_signal());
     // Unless such groups are left out: then nothing is asked about them either.
     let dropping = settings("kind = 'grpo'\nkl.coefficient = 0.1\nflat = 'drop'");
@@ -78,19 +80,11 @@ fn b6_equal_rewards_are_exact_zeros_whatever_their_computed_spread() {
     assert_eq!(groups.each_ref().map(|g| dropping.algorithm().asks_about(g)), [false, true]);
     // One graded attempt is too few, which is not the same as equal rewards.
     assert!(dropping.algorithm().asks_about(&group("c", &[1.0])));
-    let mut partial = answers(&groups, Request::RefLogp, -1.0);
-    let mut tokens: PerToken = (0..2).map(|g| partial_of(&partial, &groups, g)).collect();
-    tokens[0].clear();
-    partial.insert(Request::RefLogp, tokens);
+    let mut partial = answers(&groups, -1.0);
+    partial.reference.as_mut().unwrap()[0].clear();
     let got = dropping.algorithm().signals(&groups, &partial).unwrap();
     assert_eq!(got.groups.iter().map(|g| g.has_signal).collect::<Vec<_>>(), [false, true]);
     assert_eq!(got.dropped, [Dropped { group: 0, episode: None, why: Why::NoSpread }]);
-}
-
-/// A group's answers once more.
-fn partial_of(answers: &Answers, groups: &[Group], g: usize) -> Vec<Vec<Vec<f32>>> {
-    let one = |e: usize| vec![answers.sequence(Request::RefLogp, g, e, 0).expect("every group was answered").to_vec()];
-    (0..groups[g].episodes.len()).map(one).collect()
 }
 
 #[test]
@@ -244,16 +238,16 @@ fn requests_end_once_they_are_answered() {
     let wants = settings("kind = 'grpo'\nkl.coefficient = 0.1\ncorrection.rule = 'token_tis'");
     let wants = wants.algorithm();
     let mut answers = Answers::new();
-    assert_eq!(wants.requests(&groups, &answers), [Request::RefLogp, Request::OldLogp]);
+    assert_eq!(wants.requests(&groups, &answers), [Request::Reference, Request::Now(Now::default())]);
     let got = wants.signals(&groups, &answers).unwrap_err().to_string();
     let want = format!(
-        "the answer to `old_logp` has nothing for sequence 0 of episode 0 of task `{}`, needed 3 numbers",
+        "the answer to `now` has nothing for sequence 0 of episode 0 of task `{}`, needed 3 numbers",
         groups[0].task.id
     );
     assert_eq!(got, want);
-    answers.insert(Request::RefLogp, per_token(&groups, -2.0));
-    assert_eq!(wants.requests(&groups, &answers), [Request::OldLogp]);
-    answers.insert(Request::OldLogp, per_token(&groups, -1.0));
+    answers.reference = Some(per_token(&groups, -2.0));
+    assert_eq!(wants.requests(&groups, &answers), [Request::Now(Now::default())]);
+    answers.now = Some(values(per_token(&groups, -1.0)));
     assert!(wants.requests(&groups, &answers).is_empty());
     let got = wants.signals(&groups, &answers).unwrap();
     let first = &got.groups[0].episodes[1].as_ref().unwrap()[0];
@@ -267,20 +261,20 @@ fn requests_end_once_they_are_answered() {
 #[test]
 fn an_answer_of_another_shape_is_refused() {
     let groups = [group("a", &[1.0, 0.0])];
-    let mut answers = answers(&groups, Request::RefLogp, -1.0);
+    let mut answers = answers(&groups, -1.0);
     let mut short = per_token(&groups, -1.0);
     short[0][1][0].pop();
-    answers.insert(Request::RefLogp, short);
+    answers.reference = Some(short);
     let got = settings("kind = 'grpo'\nkl.coefficient = 0.1").algorithm().signals(&groups, &answers);
     let got = got.unwrap_err().to_string();
-    assert!(got.starts_with("the answer to `ref_logp` has 3 for sequence 0 of episode 1"), "{got}");
+    assert!(got.starts_with("the answer to `reference` has 3 for sequence 0 of episode 1"), "{got}");
 }
 
 #[test]
 fn a_kl_in_the_reward_comes_off_before_the_statistics() {
     let groups = [group("a", &[1.0, 1.0])];
     let text = "kind = 'grpo'\nadvantage_std = 'none'\nkl.coefficient = 0.5\nkl.place = 'reward'\nkl.estimator = 'k1'";
-    let got = settings(text).algorithm().signals(&groups, &answers(&groups, Request::RefLogp, -1.0)).unwrap();
+    let got = settings(text).algorithm().signals(&groups, &answers(&groups, -1.0)).unwrap();
     // Recorded −.25, and −.25 and −.375: k1 sums are .75 and 1.375.
     let rewards = [1.0 - 0.5 * 0.75, 1.0 - 0.5 * 1.375];
     let centre = (rewards[0] + rewards[1]) / 2.0;
@@ -290,8 +284,8 @@ fn a_kl_in_the_reward_comes_off_before_the_statistics() {
     let kept = &got.groups[0].episodes[0].as_ref().unwrap()[0].logp_ref;
     assert_eq!(kept.as_deref(), Some([-1.0; 3].as_slice()), "the reference is kept for the metrics");
     // With a pass through the policy as the step begins, that is π_old: −.5, so k1 sums are .5 and 1.
-    let mut both = answers(&groups, Request::RefLogp, -1.0);
-    both.insert(Request::OldLogp, per_token(&groups, -0.5));
+    let mut both = answers(&groups, -1.0);
+    both.now = Some(values(per_token(&groups, -0.5)));
     let text = format!("{text}\ncorrection.rule = 'token_tis'");
     let got = settings(&text).algorithm().signals(&groups, &both).unwrap();
     assert_eq!(advantages(&got, 0), [Some(0.125), Some(-0.125)]);
@@ -305,13 +299,11 @@ fn sft_trains_every_given_token_the_same_and_reads_no_record() {
     assert!(got.groups.iter().all(|g| g.has_signal) && !got.loss.needs_old());
 }
 
-fn per_token(groups: &[Group], value: f32) -> PerToken {
+fn per_token(groups: &[Group], value: f32) -> PerSequence<Vec<f32>> {
     let tokens = |e: &episode::Episode| e.sequences.iter().map(|s| vec![value; s.len()]).collect();
     groups.iter().map(|g| g.episodes.iter().map(tokens).collect()).collect()
 }
 
-fn answers(groups: &[Group], request: Request, value: f32) -> Answers {
-    let mut answers = Answers::new();
-    answers.insert(request, per_token(groups, value));
-    answers
+fn answers(groups: &[Group], reference: f32) -> Answers {
+    Answers { reference: Some(per_token(groups, reference)), ..Answers::new() }
 }

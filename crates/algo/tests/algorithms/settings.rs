@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::shared::{group, settings};
+use crate::shared::{group, settings, values};
 use episode::StopReason;
-use loss::{Row, Totals, evaluate};
-use surefoot_algo::{Answers, PerToken, Request, Settings};
+use loss::{Row, TokenValues, Totals, evaluate};
+use surefoot_algo::{Answers, PerSequence, Request, Settings};
 
 fn error(text: &str) -> String {
     toml::from_str::<Settings>(text).expect_err(text).message().to_owned()
@@ -19,13 +19,16 @@ fn effect(text: &str) -> String {
     groups[0].episodes[2].stop = StopReason::Length;
     let requests = algorithm.requests(&groups, &Answers::new());
     let mut answers = Answers::new();
+    let shifted = |shift: f32| -> PerSequence<Vec<f32>> {
+        let episode = |e: &episode::Episode| e.sequences.iter().map(|s| moved(s.logp(), shift)).collect();
+        groups.iter().map(|g| g.episodes.iter().map(episode).collect()).collect()
+    };
     for request in &requests {
-        let shift = if *request == Request::RefLogp { -0.5 } else { 0.75 };
-        let per_token: PerToken = groups
-            .iter()
-            .map(|g| g.episodes.iter().map(|e| e.sequences.iter().map(|s| moved(s.logp(), shift)).collect()).collect())
-            .collect();
-        answers.insert(*request, per_token);
+        match request {
+            Request::Reference => answers.reference = Some(shifted(-0.5)),
+            Request::Now(_) => answers.now = Some(values(shifted(0.75))),
+            Request::Teacher(_) => panic!("{text} has no teacher"),
+        }
     }
     let signals = algorithm.signals(&groups, &answers).expect(text);
     let batch = signals.batch(&groups, 0..groups.len());
@@ -33,14 +36,14 @@ fn effect(text: &str) -> String {
     let mut out = format!("{requests:?} {:?}", signals.plan.batches(groups.len()));
     for sequences in &batch {
         // The policy has moved far enough, in both directions, for every bound to bite.
-        let now: Vec<Vec<f32>> =
-            sequences.iter().enumerate().map(|(i, (s, _))| moved(s.logp(), [1.5, -1.5, 1.25, -0.75][i % 4])).collect();
-        let entropy: Vec<Vec<f32>> = now.iter().map(|l| vec![0.5; l.len()]).collect();
-        let rows: Vec<Row<'_>> = sequences
+        let now: Vec<TokenValues> = sequences
             .iter()
-            .zip(now.iter().zip(&entropy))
-            .map(|((s, signal), (now, entropy))| Row::new(s.sampled(), now, s.logp(), Some(entropy), signal))
+            .enumerate()
+            .map(|(i, (s, _))| moved(s.logp(), [1.5, -1.5, 1.25, -0.75][i % 4]))
+            .map(|logp| TokenValues::of(logp.clone(), vec![0.5; logp.len()]))
             .collect();
+        let rows: Vec<Row<'_>> =
+            sequences.iter().zip(&now).map(|((s, signal), now)| Row::new(s.sampled(), now, s.logp(), signal)).collect();
         let got = evaluate(&signals.loss, &totals, &rows).expect(text);
         let grads: Vec<_> = got.rows.iter().map(|r| (&r.dlogp, &r.dentropy)).collect();
         out.push_str(&format!("\n{} {grads:?}", got.loss));

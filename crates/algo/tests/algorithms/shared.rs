@@ -1,8 +1,9 @@
 //! Episodes to test with.
 
 use episode::{Cause, Episode, EpisodeKey, Group, Message, Outcome, Role, Sequence, Stage, StopReason, Task};
+use loss::TokenValues;
 use serde_json::Value;
-use surefoot_algo::{AlgoError, Answers, Settings, Signals};
+use surefoot_algo::{AlgoError, Answers, PerSequence, Settings, Signals};
 
 pub(crate) fn task(name: &str) -> Task {
     Task::new("sums", vec![Message::new(Role::User, name)], Value::Null, Value::Null)
@@ -49,4 +50,11 @@ pub(crate) fn signals(text: &str, groups: &[Group]) -> Result<Signals, AlgoError
 pub(crate) fn advantages(signals: &Signals, group: usize) -> Vec<Option<f32>> {
     let episodes = signals.groups[group].episodes.iter();
     episodes.map(|e| e.as_ref().and_then(|s| s[0].advantage.get(2).copied())).collect()
+}
+
+/// Log-probabilities as a pass gives them.
+pub(crate) fn values(logp: PerSequence<Vec<f32>>) -> PerSequence<TokenValues> {
+    let of = |logp: Vec<f32>| TokenValues::of(logp.clone(), vec![0.5; logp.len()]);
+    let episode = |e: Vec<Vec<f32>>| e.into_iter().map(of).collect();
+    logp.into_iter().map(|g| g.into_iter().map(episode).collect()).collect()
 }

@@ -70,8 +70,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
         let trained: Vec<Vec<bool>> = chunk.iter().map(|s| (0..s.len()).map(|i| i > 0).collect()).collect();
         // A group each: nothing is shared, and nothing depends on the neighbours.
         let groups =
-            chunk.iter().zip(&trained).map(|(tokens, trained)| vec![TrainSequence { tokens, trained }]).collect();
-        let values = engine.forward(&Batch { groups, temperature: 1.0, banned: &[] }).map_err(|e| located.about(e))?;
+            chunk.iter().zip(&trained).map(|(tokens, trained)| vec![TrainSequence::new(tokens, trained)]).collect();
+        let values = engine.forward(&Batch::new(groups, 1.0, &[])).map_err(|e| located.about(e))?;
         for (values, tokens) in values.into_iter().flatten().zip(chunk) {
             bar.suspend(|| print(context, index, tokens, values))?;
             index += 1;

@@ -53,14 +53,9 @@ mod tests {
     fn check(cap: f64, want: [f64; 3]) {
         let (old, sampler) = ([-1.0f32, f32::NAN, -0.5, -2.0], [-1.5f32, 0.0, -0.5, -0.5]);
         let row = Row {
-            trained: &[true, false, true, true],
-            logp: &old,
             logp_old: Some(&old),
             logp_sampler: Some(&sampler),
-            advantage: &[0.0; 4],
-            weight: &[1.0; 4],
-            logp_ref: None,
-            entropy: None,
+            ..Row::bare(&[true, false, true, true], &old, &[0.0; 4], &[1.0; 4])
         };
         let got = TokenTis { cap }.weights(&[row]);
         for (got, want) in [got[0][0], got[0][2], got[0][3]].iter().zip(want) {

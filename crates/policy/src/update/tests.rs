@@ -25,7 +25,7 @@ fn sequence(n: usize, version: u32) -> Sequence {
 
 fn signal(sequence: &Sequence, advantage: f32) -> Signal {
     let n = sequence.len();
-    Signal { advantage: vec![advantage; n], weight: vec![1.0; n], old: Old::Recorded, logp_ref: None }
+    Signal { advantage: vec![advantage; n], weight: vec![1.0; n], ..Signal::default() }
 }
 
 /// Owns what a batch borrows: by group, (sampled tokens, advantage).

@@ -56,7 +56,7 @@ fn a_loss_is_handed_the_values_of_a_plain_forward_pass() {
                 assert_eq!(bits(&got.logp), bits(&want.logp), "{what}");
                 assert_eq!(bits(&got.entropy), bits(&want.entropy), "{what}");
             }
-            Ok(values.iter().map(|v| TokenGrads { dlogp: vec![0.5; v.logp.len()], dentropy: Vec::new() }).collect())
+            Ok(values.iter().map(|v| TokenGrads::of(vec![0.5; v.logp.len()])).collect())
         };
         engine.forward_backward(&batch, &mut loss).unwrap();
         assert_eq!(n_seen, groups.len());
@@ -248,7 +248,7 @@ fn c15_an_update_of_learning_rate_zero_leaves_every_bit() {
 /// Adds a gradient that pulls every token up.
 fn accumulate(engine: &mut Engine, groups: &[Vec<Line>]) {
     let mut loss = |_: usize, values: &[policy::TokenValues]| {
-        Ok(values.iter().map(|v| TokenGrads { dlogp: vec![-0.01; v.logp.len()], dentropy: Vec::new() }).collect())
+        Ok(values.iter().map(|v| TokenGrads::of(vec![-0.01; v.logp.len()])).collect())
     };
     engine.forward_backward(&batch(groups, 1.0, &[]), &mut loss).unwrap();
 }

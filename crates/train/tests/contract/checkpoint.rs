@@ -17,7 +17,10 @@ fn train(engine: &mut Engine, index: usize) {
     let groups = &groups[index % 3..];
     let mut loss = |_: usize, values: &[TokenValues]| {
         let pull = |v: &TokenValues| vec![0.01 * (index as f32 - 1.5); v.logp.len()];
-        Ok(values.iter().map(|v| TokenGrads { dlogp: pull(v), dentropy: vec![0.001; v.logp.len()] }).collect())
+        Ok(values
+            .iter()
+            .map(|v| TokenGrads { dentropy: vec![0.001; v.logp.len()], ..TokenGrads::of(pull(v)) })
+            .collect())
     };
     engine.forward_backward(&batch(groups, 1.0, &[]), &mut loss).unwrap();
     engine.update(&step()).unwrap();

@@ -21,7 +21,7 @@ const ANOTHER_ASSOCIATION: f64 = 4e-6;
 fn derivatives(line: &Line) -> TokenGrads {
     let stream = Stream::new("derivatives", &[u64::from(line.tokens[0]), line.tokens.len() as u64]);
     let draw = |from: u64| (0..line.tokens.len() as u64).map(|i| stream.uniform(from + i) as f32 - 0.5).collect();
-    TokenGrads { dlogp: draw(0), dentropy: draw(1000) }
+    TokenGrads { dentropy: draw(1000), ..TokenGrads::of(draw(0)) }
 }
 
 fn accumulate(engine: &mut Engine, groups: &[Vec<Line>]) {

@@ -40,7 +40,10 @@ fn values(engine: &mut Engine, groups: &[Vec<Line>]) -> Vec<Vec<(Vec<u32>, Vec<u
 fn trained(engine: &mut Engine, groups: &[Vec<Line>]) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut loss = |_: usize, values: &[TokenValues]| {
         let pull = |v: &TokenValues| v.logp.iter().map(|l| 0.1 * l - 0.3).collect();
-        Ok(values.iter().map(|v| TokenGrads { dlogp: pull(v), dentropy: vec![0.02; v.logp.len()] }).collect())
+        Ok(values
+            .iter()
+            .map(|v| TokenGrads { dentropy: vec![0.02; v.logp.len()], ..TokenGrads::of(pull(v)) })
+            .collect())
     };
     engine.forward_backward(&batch(groups, 0.9, &[]), &mut loss).unwrap();
     engine.update(&step()).unwrap();

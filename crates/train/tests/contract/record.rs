@@ -1,7 +1,7 @@
 //! From the sampler's record through the loss to moved weights: what an update of a run does.
 
 use episode::{Role, Sequence};
-use loss::{Loss, Old, PolicyGradient, Reduction, Signal, Term};
+use loss::{Loss, PolicyGradient, Reduction, Signal, Term};
 use policy::{Job, Sampler, Sampling, UpdateBatch, UpdateOutcome, update_batch};
 use surefoot_train::Engine;
 
@@ -19,7 +19,7 @@ fn recorded(engine: &mut Engine, sampling: &Sampling) -> Vec<Vec<(Sequence, Sign
         sequence.append_sampled(&got.tokens, &got.logp, &got.logp_t1, got.version).unwrap();
         let n = sequence.len();
         let advantage = [1.5, -0.5, -0.5, -0.5][job.id as usize % 4];
-        (sequence, Signal { advantage: vec![advantage; n], weight: vec![1.0; n], old: Old::Recorded, logp_ref: None })
+        (sequence, Signal { advantage: vec![advantage; n], weight: vec![1.0; n], ..Signal::default() })
     };
     let all: Vec<(Sequence, Signal)> = jobs.iter().zip(keep.got).map(one).collect();
     all.chunks(4).map(<[_]>::to_vec).collect()

@@ -62,7 +62,7 @@ fn the_contract_holds_on_the_real_model() {
         let train = |engine: &mut Engine| {
             let mut loss = |index: usize, values: &[TokenValues]| {
                 let pull = |v: &TokenValues| vec![0.02 * (index as f32 - 0.3); v.logp.len()];
-                Ok(values.iter().map(|v| TokenGrads { dlogp: pull(v), dentropy: Vec::new() }).collect())
+                Ok(values.iter().map(|v| TokenGrads::of(pull(v))).collect())
             };
             engine.forward_backward(&batch(&groups, 1.0, &[]), &mut loss).unwrap();
             engine.update(&step()).unwrap();

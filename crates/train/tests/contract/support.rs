@@ -250,8 +250,8 @@ impl Line {
 
 /// A batch at some temperature with some tokens banned.
 pub(crate) fn batch<'a>(groups: &'a [Vec<Line>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
-    let one = |l: &'a Line| TrainSequence { tokens: &l.tokens, trained: &l.trained };
-    Batch { groups: groups.iter().map(|g| g.iter().map(one).collect()).collect(), temperature, banned }
+    let one = |l: &'a Line| TrainSequence::new(&l.tokens, &l.trained);
+    Batch::new(groups.iter().map(|g| g.iter().map(one).collect()).collect(), temperature, banned)
 }
 
 /// Groups of every shape: shared prompts around a page, none in common, one sequence, twins, two turns, and a sequence
