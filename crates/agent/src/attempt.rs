@@ -26,7 +26,14 @@ impl Attempt {
     /// The episode, graded unless it is settled already: the first cause of a failure stays the only one.
     pub fn end(self, grade: impl FnOnce(&Attempt) -> Outcome) -> Episode {
         let outcome = self.settled.clone().unwrap_or_else(|| grade(&self));
-        Episode { key: self.key, sequences: self.sequences, messages: self.messages, outcome, stop: self.stop }
+        Episode {
+            key: self.key,
+            sequences: self.sequences,
+            messages: self.messages,
+            outcome,
+            stop: self.stop,
+            turn_rewards: Vec::new(),
+        }
     }
 
     pub(crate) fn failed(stage: Stage, cause: Cause) -> Option<Outcome> {

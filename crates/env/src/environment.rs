@@ -128,9 +128,9 @@ impl Environment for TaskSet {
         for Weighted { name, weight, grader } in &self.graders {
             let marks = grader.grade(submission)?;
             reward += weight * marks.value;
-            parts.push(Part { name: name.clone(), value: marks.value, weight: *weight });
+            parts.push(Part { feedback: marks.feedback, ..Part::new(name.clone(), marks.value, *weight) });
             let extra = marks.parts.into_iter();
-            parts.extend(extra.map(|(part, value)| Part { name: format!("{name}/{part}"), value, weight: 0.0 }));
+            parts.extend(extra.map(|(part, value)| Part::new(format!("{name}/{part}"), value, 0.0)));
         }
         if parts.iter().all(|p| p.value.is_finite()) && f64::is_finite(reward) {
             return Ok(Verdict { reward, parts });

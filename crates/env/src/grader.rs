@@ -35,12 +35,14 @@ pub struct Marks {
     pub value: f64,
     /// Anything else it measured, for the record.
     pub parts: Vec<(String, f64)>,
+    /// What it has to say about the attempt.
+    pub feedback: Option<String>,
 }
 
 impl Marks {
     /// Right or wrong.
     pub fn of(is_right: bool) -> Self {
-        Marks { value: if is_right { 1.0 } else { 0.0 }, parts: Vec::new() }
+        Marks { value: if is_right { 1.0 } else { 0.0 }, parts: Vec::new(), feedback: None }
     }
 }
 
@@ -122,7 +124,11 @@ pub(crate) fn make_all(env: &str, settings: &[Settings], base: &Path) -> Result<
 }
 
 /// Whether the number that a rule reads from the reply is the gold number.
-pub(crate) struct EqualsGold(pub(crate) fn(&str) -> Option<Number>);
+pub(crate) struct EqualsGold {
+    pub(crate) read: fn(&str) -> Option<Number>,
+    /// Whether a wrong reply is told what is right.
+    pub(crate) tells: bool,
+}
 
 impl Grader for EqualsGold {
     fn accepts(&self, task: &Task) -> Result<(), String> {
@@ -131,8 +137,15 @@ impl Grader for EqualsGold {
 
     fn grade(&self, submission: &Submission<'_>) -> Result<Marks, Ungraded> {
         let gold = gold_number(submission.task).map_err(bad_gold)?;
-        Ok(Marks::of((self.0)(submission.reply) == Some(gold)))
+        let is_right = (self.read)(submission.reply) == Some(gold);
+        // The gold answer as the task has it, which is how it would have to be said.
+        let told = (self.tells && !is_right).then(|| format!("The right answer is {}.", said(&submission.task.gold)));
+        Ok(Marks { feedback: told, ..Marks::of(is_right) })
     }
+}
+
+fn said(gold: &Value) -> String {
+    gold.as_str().map_or_else(|| gold.to_string(), str::to_owned)
 }
 
 /// The gold answer as a number.

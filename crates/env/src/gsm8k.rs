@@ -46,7 +46,7 @@ impl Source for Settings {
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {
-        Some(grader::Kind::FinalNumber(grader::final_number::Settings {}))
+        Some(grader::Kind::FinalNumber(grader::final_number::Settings::default()))
     }
 }
 

@@ -188,7 +188,7 @@ impl Source for Settings {
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {
-        Some(grader::Kind::LastNumber(grader::last_number::Settings {}))
+        Some(grader::Kind::LastNumber(grader::last_number::Settings::default()))
     }
 }
 

@@ -28,6 +28,10 @@ pub struct Episode {
     pub outcome: Outcome,
     /// Why the policy stopped.
     pub stop: StopReason,
+    /// What each sampled turn was rewarded with on its own, in reward points, as part of the reward and not on top of it;
+    /// empty where turns have no rewards of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turn_rewards: Vec<f64>,
 }
 
 impl Episode {

@@ -43,6 +43,16 @@ pub struct Part {
     pub value: f64,
     /// Its weight in the sum.
     pub weight: f64,
+    /// What it said about the attempt, for people and for a policy that learns from being told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<String>,
+}
+
+impl Part {
+    /// A verdict without words.
+    pub fn new(name: impl Into<String>, value: f64, weight: f64) -> Self {
+        Part { name: name.into(), value, weight, feedback: None }
+    }
 }
 
 /// Where a failure happened.
@@ -156,7 +166,7 @@ mod tests {
     #[test]
     fn outcomes_survive_json() {
         for outcome in [
-            Outcome::Graded { reward: 0.1, parts: vec![Part { name: "exact".into(), value: 0.1, weight: 1.0 }] },
+            Outcome::Graded { reward: 0.1, parts: vec![Part::new("exact", 0.1, 1.0)] },
             Outcome::Failed { stage: Stage::Tool, cause: Cause::new("crashed", "exit 3") },
             Outcome::Cancelled,
         ] {

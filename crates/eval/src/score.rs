@@ -159,7 +159,7 @@ mod tests {
         sequence.append_sampled(&vec![7; n_tokens], &logp, &logp, 0).unwrap();
         let key = EpisodeKey { step: 0, task: task.id.clone(), sample };
         let messages = vec![Message::new(Role::Assistant, "42")];
-        Episode { key, sequences: vec![sequence], messages, outcome, stop }
+        Episode { key, sequences: vec![sequence], messages, outcome, stop, turn_rewards: Vec::new() }
     }
 
     fn graded(reward: f64) -> Outcome {

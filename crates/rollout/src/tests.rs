@@ -42,7 +42,7 @@ impl Environment for Quiz {
 
     fn grade(&self, submission: &Submission<'_>) -> Result<Verdict, Ungraded> {
         let value = (self.judge)(submission)?;
-        Ok(Verdict { reward: value, parts: vec![Part { name: "right".into(), value, weight: 1.0 }] })
+        Ok(Verdict { reward: value, parts: vec![Part::new("right", value, 1.0)] })
     }
 
     fn deadline(&self) -> Duration {

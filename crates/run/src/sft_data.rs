@@ -52,7 +52,8 @@ fn group(sequence: Sequence, messages: Vec<Message>) -> Group {
     let task = Task::new("data", asked, gold, Value::Null);
     let key = EpisodeKey { step: 0, task: task.id.clone(), sample: 0 };
     let outcome = Outcome::Graded { reward: 1.0, parts: Vec::new() };
-    let episode = Episode { key, sequences: vec![sequence], messages, outcome, stop: StopReason::Eos };
+    let episode =
+        Episode { key, sequences: vec![sequence], messages, outcome, stop: StopReason::Eos, turn_rewards: Vec::new() };
     Group { task, episodes: vec![episode] }
 }
 

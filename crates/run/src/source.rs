@@ -90,7 +90,7 @@ fn flip(episode: &mut Episode, seed: u64) {
     let coin = Stream::new("coin", &[seed, key.step, key.task.bits(), u64::from(key.sample)]).below(0, 2) as f64;
     if let Outcome::Graded { reward, parts } = &mut episode.outcome {
         *reward = coin;
-        *parts = vec![Part { name: "coin_flip".to_owned(), value: coin, weight: 1.0 }];
+        *parts = vec![Part::new("coin_flip", coin, 1.0)];
     }
 }
 

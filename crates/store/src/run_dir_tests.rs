@@ -21,7 +21,7 @@ fn fields(value: Value) -> Map<String, Value> {
 
 fn groups(step: u64) -> Vec<Group> {
     let outcomes = [
-        Outcome::Graded { reward: 1.0 / 3.0, parts: vec![Part { name: "exact".into(), value: 0.1, weight: 1.0 }] },
+        Outcome::Graded { reward: 1.0 / 3.0, parts: vec![Part::new("exact", 0.1, 1.0)] },
         Outcome::Failed { stage: Stage::Grader, cause: Cause::new("deadline", "took \"30\" s\nand more") },
         Outcome::Cancelled,
     ];
@@ -50,6 +50,7 @@ fn episode(task: &Task, step: u64, sample: usize, outcome: &Outcome) -> Episode 
         messages: vec![Message::new(Role::Assistant, "it is 2")],
         outcome: outcome.clone(),
         stop: StopReason::Length,
+        turn_rewards: Vec::new(),
     }
 }
 

@@ -33,6 +33,7 @@ fn attempt(task: &Task, step: u64, sample: u32, reward: f64) -> Episode {
         messages: vec![Message::new(Role::Assistant, format!("{ATTACK}\ntask fake"))],
         outcome,
         stop: StopReason::Eos,
+        turn_rewards: Vec::new(),
     }
 }
 

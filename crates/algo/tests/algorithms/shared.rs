@@ -19,7 +19,14 @@ pub(crate) fn sequence(n: usize) -> Sequence {
 
 pub(crate) fn episode(task: &Task, sample: u32, n: usize, outcome: Outcome) -> Episode {
     let key = EpisodeKey { step: 0, task: task.id.clone(), sample };
-    Episode { key, sequences: vec![sequence(n)], messages: vec![], outcome, stop: StopReason::Eos }
+    Episode {
+        key,
+        sequences: vec![sequence(n)],
+        messages: vec![],
+        outcome,
+        stop: StopReason::Eos,
+        turn_rewards: Vec::new(),
+    }
 }
 
 pub(crate) fn graded(reward: f64) -> Outcome {

@@ -1,7 +1,7 @@
 //! Any program as a grader.
 //!
 //! It gets one JSON object on standard input, `{"task", "messages", "reply", "gold", "meta"}`, and answers with one on
-//! standard output, `{"reward": number, "parts": {name: number}}`, `parts` being optional. Asked once it must end with
+//! standard output, `{"reward": number, "parts": {name: number}, "feedback": text}`, the last two being optional. Asked once it must end with
 //! status 0; staying alive it answers one line for each line. Whatever else it does is a failure of the grader and never a
 //! reward of zero.
 
@@ -69,6 +69,8 @@ struct Answer {
     reward: f64,
     #[serde(default)]
     parts: BTreeMap<String, f64>,
+    #[serde(default)]
+    feedback: Option<String>,
 }
 
 impl Grader for Command {
@@ -131,13 +133,13 @@ impl Command {
     fn read(&self, answer: &[u8]) -> Result<Marks, Ungraded> {
         let answer: Answer = serde_json::from_slice(answer).map_err(|e| {
             let got: String = String::from_utf8_lossy(answer).chars().take(200).collect();
-            let needed = r#"needed {"reward": number, "parts": {name: number}}"#;
+            let needed = r#"needed {"reward": number, "parts": {name: number}, "feedback": text}"#;
             failed("bad_answer", format!("`{}` answered `{}`, {needed}: {e}", self.spec.name(), got.trim()))
         })?;
         if let Some(bad) = [answer.reward].iter().chain(answer.parts.values()).find(|v| !v.is_finite()) {
             return Err(failed("not_finite", format!("`{}` answered with the number {bad}", self.spec.name())));
         }
-        Ok(Marks { value: answer.reward, parts: answer.parts.into_iter().collect() })
+        Ok(Marks { value: answer.reward, parts: answer.parts.into_iter().collect(), feedback: answer.feedback })
     }
 }
 
@@ -203,11 +205,14 @@ mod tests {
 
     #[test]
     fn a_program_gets_everything_and_its_answer_is_the_reward() {
-        let script = r#"cat > seen; printf '{"reward": 0.5, "parts": {"style": 2}}'"#;
+        let script = r#"cat > seen; printf '{"reward": 0.5, "parts": {"style": 2}, "feedback": "too short"}'"#;
         let folder = tempfile::tempdir().unwrap();
         let grader = settings(script).make(folder.path()).unwrap();
         let marks = ask(grader.as_ref(), "the\nreply", &AtomicBool::new(false)).unwrap();
-        assert_eq!(marks, Marks { value: 0.5, parts: vec![("style".to_owned(), 2.0)] });
+        assert_eq!(
+            marks,
+            Marks { value: 0.5, parts: vec![("style".to_owned(), 2.0)], feedback: Some("too short".to_owned()) }
+        );
         let seen = std::fs::read_to_string(folder.path().join("seen")).unwrap();
         let seen: serde_json::Value = serde_json::from_str(&seen).unwrap();
         assert_eq!(

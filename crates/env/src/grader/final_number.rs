@@ -7,13 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::answer;
 use crate::grader::{EqualsGold, Grader, Make};
 
-/// Nothing to set.
+/// What it says beside its verdict.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {}
+#[serde(default)]
+pub struct Settings {
+    /// Tell of a wrong reply what would have been right, as feedback for a policy that learns from being told.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tells: bool,
+}
 
 impl Make for Settings {
     fn make(&self, _base: &Path) -> Result<Box<dyn Grader>, (&'static str, String)> {
-        Ok(Box::new(EqualsGold(answer::final_answer)))
+        Ok(Box::new(EqualsGold { read: answer::final_answer, tells: self.tells }))
     }
 }

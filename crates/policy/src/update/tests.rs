@@ -246,5 +246,5 @@ fn graded() -> Outcome {
 
 fn episode(sequences: Vec<Sequence>, outcome: Outcome) -> Episode {
     let key = EpisodeKey { step: 0, task: task().id, sample: 0 };
-    Episode { key, sequences, messages: vec![], outcome, stop: StopReason::Eos }
+    Episode { key, sequences, messages: vec![], outcome, stop: StopReason::Eos, turn_rewards: Vec::new() }
 }
