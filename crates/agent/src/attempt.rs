@@ -1,9 +1,11 @@
 //! An attempt that has ended but has no verdict yet.
 
 use episode::{Cause, Episode, EpisodeKey, Message, Outcome, Role, Sequence, Stage, StopReason};
+use serde::{Deserialize, Serialize};
 
 /// Everything of an [`Episode`] but its outcome, unless the system or the user already decided that.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attempt {
     /// Step, task and sample.
     pub key: EpisodeKey,

@@ -55,8 +55,7 @@ impl Turns {
     /// - Holds: the random stream depends on (run seed, step, task, sample) alone, and the token at position `p` of the
     ///   sequence uses its number `p`, so turns never share numbers and scheduling cannot matter.
     pub fn begin(id: u64, key: EpisodeKey, opening: &Opening, frame: &Frame, world: Box<dyn World>) -> Step {
-        let numbers = [frame.run_seed, key.step, key.task.bits(), u64::from(key.sample)];
-        let stream = Stream::new("sample", &numbers);
+        let stream = stream(frame.run_seed, &key);
         let messages = opening.messages.to_vec();
         let role = messages.last().map_or(Role::User, |m| m.role);
         let mut sequence = Sequence::new();
@@ -72,19 +71,93 @@ impl Turns {
         Turns { id, frame: frame.clone(), world, stream, prompt, turns_taken: 0, attempt }.ask()
     }
 
+    /// An attempt that was set aside, from its record; its first `n_given` messages are the task's.
+    ///
+    /// What the world was told and answered is told again, and must be answered alike: a world that cannot repeat itself
+    /// fails the attempt.
+    ///
+    /// - Holds: going on is the same as if it had never been put down.
+    pub fn restore(
+        id: u64,
+        attempt: Attempt,
+        n_given: usize,
+        frame: &Frame,
+        world: Box<dyn World>,
+    ) -> Result<Turns, Attempt> {
+        let stream = stream(frame.run_seed, &attempt.key);
+        let prompt = Vec::new().into();
+        let mut turns = Turns { id, frame: frame.clone(), world, stream, prompt, turns_taken: 0, attempt };
+        if turns.attempt.sequences.is_empty() {
+            return Err(turns.failed(Stage::Environment, Cause::new("record", "it has no sequence")));
+        }
+        let messages = turns.attempt.messages.clone();
+        let mut rest = messages.iter().skip(n_given).peekable();
+        while let Some(said) = rest.next() {
+            turns.turns_taken += 1;
+            let answered = match turns.world.answer(&said.content) {
+                Ok(Reaction::Say(messages)) => messages,
+                Ok(Reaction::End) => Vec::new(),
+                Err(cause) => return Err(turns.failed(Stage::Environment, cause)),
+            };
+            for message in &answered {
+                if rest.next_if_eq(&message).is_none() {
+                    let text = "it answered otherwise when the attempt was taken up again";
+                    return Err(turns.failed(Stage::Environment, Cause::new("not_repeatable", text)));
+                }
+            }
+            if answered.is_empty() || rest.peek().is_some_and(|m| m.role != Role::Assistant) {
+                let text = "it no longer answers what it answered before the attempt was set aside";
+                return Err(turns.failed(Stage::Environment, Cause::new("not_repeatable", text)));
+            }
+        }
+        Ok(turns)
+    }
+
+    /// The attempt as it stands: what [`Turns::restore`] takes.
+    pub fn so_far(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    /// Names its jobs anew.
+    #[must_use]
+    pub fn named(mut self, id: u64) -> Turns {
+        self.id = id;
+        self
+    }
+
+    /// Takes what was sampled of the last job, which is set aside.
+    ///
+    /// - Errors: the attempt, failed, when the sampler cannot vouch for it; see [`Turns::feed`].
+    pub fn set_aside(mut self, part: &Sampled) -> Result<Turns, Attempt> {
+        if part.tokens.is_empty() && part.logp.is_empty() && part.logp_t1.is_empty() {
+            return Ok(self);
+        }
+        match self.sequence().extend_sampled(&part.tokens, &part.logp, &part.logp_t1, part.version) {
+            Ok(()) => Ok(self),
+            Err(error) => Err(self.failed(Stage::Sampler, Cause::new("bad_sample", error.to_string()))),
+        }
+    }
+
+    /// Goes on with a job that was set aside.
+    pub fn go_on(mut self) -> Step {
+        self.prompt = self.sequence().tokens().into();
+        self.ask()
+    }
+
     /// Takes what was sampled for the last job.
     ///
     /// What the sampler cannot vouch for (a missing log-probability, another length) fails the attempt and appends nothing;
     /// it is never rebuilt from text.
     pub fn feed(mut self, sampled: Sampled) -> Step {
         let sequence = self.sequence();
-        let appended = sequence.append_sampled(&sampled.tokens, &sampled.logp, &sampled.logp_t1, sampled.version);
+        let appended = sequence.extend_sampled(&sampled.tokens, &sampled.logp, &sampled.logp_t1, sampled.version);
+        let turn = sequence.tokens()[sequence.len() - sequence.n_open()..].to_vec();
         let is_full = sequence.len() >= self.frame.limits.context;
         if let Err(error) = appended {
             return self.fail(Stage::Sampler, Cause::new("bad_sample", error.to_string()));
         }
         self.turns_taken += 1;
-        let said = self.text_of(&sampled);
+        let said = self.text_of(&turn, sampled.stop);
         self.attempt.messages.push(Message::new(Role::Assistant, said.clone()));
         self.attempt.stop = sampled.stop;
         match sampled.stop {
@@ -138,15 +211,17 @@ impl Turns {
         if self.attempt.settled.is_some() {
             return self.finish();
         }
-        let room = self.frame.limits.context.saturating_sub(self.prompt.len());
-        if room == 0 {
+        let begun = self.attempt.sequences.last().map_or(0, Sequence::n_open);
+        let before = self.prompt.len().saturating_sub(begun);
+        let room = self.frame.limits.context.saturating_sub(before);
+        if room <= begun {
             return self.stop(StopReason::Context);
         }
         let mut sampling = self.frame.sampling.clone();
         if sampling.max_tokens > room {
             Arc::make_mut(&mut sampling).max_tokens = room;
         }
-        let job = Job { id: self.id, prompt: self.prompt.clone(), sampling, stream: self.stream };
+        let job = Job { id: self.id, prompt: self.prompt.clone(), begun, sampling, stream: self.stream };
         Step::Sample(self, job)
     }
 
@@ -155,11 +230,10 @@ impl Turns {
     }
 
     /// What was said: without the stop token, and up to the first stop string.
-    fn text_of(&self, sampled: &Sampled) -> String {
-        let tokens = &sampled.tokens;
+    fn text_of(&self, tokens: &[Token], stop: StopReason) -> String {
         let n = tokens.len() - usize::from(self.is_closed(tokens));
         let mut text = self.frame.codec.decode(&tokens[..n]);
-        if sampled.stop == StopReason::Stop {
+        if stop == StopReason::Stop {
             let stops = self.frame.sampling.stop_strings.iter().filter(|s| !s.is_empty());
             if let Some(end) = stops.filter_map(|s| text.find(s.as_str())).min() {
                 text.truncate(end);
@@ -172,9 +246,13 @@ impl Turns {
         self.attempt.sequences.last_mut().expect("`begin` makes the first sequence and none is removed")
     }
 
-    fn fail(mut self, stage: Stage, cause: Cause) -> Step {
+    fn fail(self, stage: Stage, cause: Cause) -> Step {
+        Step::Finished(self.failed(stage, cause))
+    }
+
+    fn failed(mut self, stage: Stage, cause: Cause) -> Attempt {
         self.attempt.settled = Attempt::failed(stage, cause);
-        self.finish()
+        self.attempt
     }
 
     fn stop(mut self, stop: StopReason) -> Step {
@@ -185,6 +263,11 @@ impl Turns {
     fn finish(self) -> Step {
         Step::Finished(self.attempt)
     }
+}
+
+/// An attempt's random numbers.
+fn stream(run_seed: u64, key: &EpisodeKey) -> Stream {
+    Stream::new("sample", &[run_seed, key.step, key.task.bits(), u64::from(key.sample)])
 }
 
 #[cfg(test)]
@@ -306,6 +389,75 @@ mod tests {
             next = waiting(next.0.feed(odd));
             assert_eq!(next.1.prompt[..before.len()], before);
         }
+    }
+
+    fn part(tokens: Vec<Token>, version: u32) -> Sampled {
+        Sampled { version, ..sampled(tokens, StopReason::Cancelled) }
+    }
+
+    #[test]
+    fn d12_a_turn_set_aside_goes_on_as_one_turn_of_two_versions() {
+        let (turns, first) = waiting(begin(&frame(1, 100), Silent));
+        let turns = turns.set_aside(&part(Chars::tokens("4"), 4)).unwrap();
+        let (turns, job) = waiting(turns.go_on());
+        assert_eq!((read(&job.prompt), job.begun), (format!("{PROMPT}4"), 1));
+        assert_eq!((job.sampling.max_tokens, job.stream), (first.sampling.max_tokens, first.stream));
+        let attempt = finished(turns.feed(Sampled { version: 5, ..says("2") }));
+        assert_eq!((attempt.reply(), attempt.stop), ("42", StopReason::Eos));
+        let s = &attempt.sequences[0];
+        assert_eq!((s.turns().len(), s.n_sampled()), (2, 3));
+        assert_eq!(s.version()[PROMPT.len()..], [4, 5, 5]);
+        assert_eq!([s.sampled().len(), s.logp().len(), s.logp_t1().len(), s.version().len()], [s.len(); 4]);
+    }
+
+    #[test]
+    fn a_turn_set_aside_before_its_first_token_asks_the_same_again() {
+        let (turns, first) = waiting(begin(&frame(1, PROMPT.len() + 3), Silent));
+        let (turns, again) = waiting(turns.set_aside(&part(vec![], 4)).unwrap().go_on());
+        assert_eq!((first.prompt, first.begun), (again.prompt, again.begun));
+        // The window's end counts what was sampled before as part of the turn.
+        let (turns, job) = waiting(turns.set_aside(&part(Chars::tokens("12"), 4)).unwrap().go_on());
+        assert_eq!((job.sampling.max_tokens, job.begun), (3, 2));
+        let (turns, _) = waiting(turns.set_aside(&part(vec![], 5)).unwrap().go_on());
+        let attempt = finished(turns.feed(Sampled { version: 6, ..says("") }));
+        assert_eq!(attempt.sequences[0].turns().len(), 2, "a turn is one however often it was set aside");
+    }
+
+    #[test]
+    fn a_stop_string_that_began_before_a_turn_was_set_aside_still_ends_its_text() {
+        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
+        let turns = turns.set_aside(&part(Chars::tokens("ab\n"), 4)).unwrap();
+        let (turns, _) = waiting(turns.go_on());
+        assert_eq!(finished(turns.feed(sampled(Chars::tokens("\nc"), StopReason::Stop))).reply(), "ab");
+    }
+
+    #[test]
+    fn an_attempt_taken_up_from_its_record_goes_on_where_it_was() {
+        let world = || Box::new(Lines(vec![Ok("x"), Ok("y")]));
+        let frame = frame(3, 200);
+        let (turns, _) = waiting(begin(&frame, Lines(vec![Ok("x"), Ok("y")])));
+        let (turns, _) = waiting(turns.feed(says("a")));
+        let turns = turns.set_aside(&part(Chars::tokens("b"), 4)).unwrap();
+        let record = turns.so_far().clone();
+        let (_, want) = waiting(turns.go_on());
+        let turns = Turns::restore(9, record.clone(), 1, &frame, world()).unwrap();
+        assert_eq!(turns.so_far(), &record);
+        let (turns, job) = waiting(turns.go_on());
+        assert_eq!((job.prompt, job.begun, job.stream), (want.prompt, 1, want.stream));
+        let (turns, _) = waiting(turns.feed(says("b")));
+        assert_eq!(finished(turns.feed(says("c"))).messages.len(), 6);
+        // A world that does not repeat itself must not go on as if it had.
+        for other in [Lines(vec![Ok("z")]), Lines(vec![]), Lines(vec![Err("gone")])] {
+            let attempt = Turns::restore(9, record.clone(), 1, &frame, Box::new(other)).err().unwrap();
+            assert!(matches!(attempt.settled, Some(Outcome::Failed { stage: Stage::Environment, .. })));
+        }
+    }
+
+    #[test]
+    fn d13_a_part_without_log_probabilities_fails_the_attempt() {
+        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
+        let attempt = turns.set_aside(&Sampled { logp: vec![], ..part(Chars::tokens("4"), 4) }).err().unwrap();
+        assert!(matches!(&attempt.settled, Some(Outcome::Failed { cause, .. }) if cause.class == "bad_sample"));
     }
 
     #[test]

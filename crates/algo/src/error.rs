@@ -56,6 +56,36 @@ pub enum AlgoError {
         /// What needs it.
         with: String,
     },
+    /// A setting takes something off rewards that must not become negative.
+    #[error("`{key}` can make a reward negative, which `max_rl` cannot read: use {instead}")]
+    Negative {
+        /// Which setting.
+        key: &'static str,
+        /// What goes instead.
+        instead: &'static str,
+    },
+    /// A reward is negative where its mean is to be divided by.
+    #[error("reward of episode {episode} of task `{task}` is {value}, needed at least 0 with `max_rl`")]
+    NegativeReward {
+        /// Which task.
+        task: TaskId,
+        /// Which episode of the group, from 0.
+        episode: usize,
+        /// What it was.
+        value: f64,
+    },
+    /// An episode has rewards by turn, but not one for each.
+    #[error("episode {episode} of task `{task}` has {got} turn rewards, needed {needed}, one a sampled turn")]
+    TurnRewards {
+        /// Which task.
+        task: TaskId,
+        /// Which episode of the group, from 0.
+        episode: usize,
+        /// How many it has.
+        got: usize,
+        /// Its sampled turns.
+        needed: usize,
+    },
     /// The loss refuses its settings.
     #[error(transparent)]
     Loss(#[from] LossError),

@@ -5,6 +5,10 @@
 //! [`Algorithm::signals`] says what each token is worth and which loss to descend. It knows no tensors, files or clocks,
 //! and the trainer knows no algorithms.
 //!
+//! A new one is a file and a line in the table: `settings!` writes its settings from its own and the bundles it shares, and
+//! `Method` asks for its term and for what an episode is worth; requests, penalties, masks, selections and the layout by
+//! token are the same for all.
+//!
 //! What is counted how: group statistics count graded episodes, reductions count tokens. Failed and cancelled episodes
 //! are in neither. An episode of several sequences has one reward, which all its sampled tokens share.
 
@@ -62,34 +66,77 @@ macro_rules! algorithms {
             /// - Errors: [`AlgoError::Unknown`] names those there are.
             pub fn docs(name: &str) -> Result<String, AlgoError> {
                 match name {
-                    $($name => Ok(module_docs(include_str!(concat!(stringify!($module), ".rs")))),)+
+                    $($name => {
+                        let head = module_docs(include_str!(concat!(stringify!($module), ".rs")));
+                        Ok(head + &shared::docs::<$module::$Type>())
+                    })+
                     _ => Err(AlgoError::unknown(name)),
                 }
             }
+
+            /// The algorithms that share a setting with others.
+            fn sharing(key: &str) -> Vec<&'static str> {
+                let all = [$(($name, <$module::$Type as shared::Shares>::SHARED)),+];
+                let with = all.into_iter().filter(|(_, bundles)| bundles.iter().any(|b| b.keys().contains(&key)));
+                with.map(|(name, _)| name).collect()
+            }
         }
+
+        $(impl method::Named for $module::$Type {
+            const NAME: &'static str = $name;
+        })+
     };
 }
 
+#[macro_use]
+mod shared;
+
 algorithms! {
     "grpo" => grpo::Grpo,
+    "dr_grpo" => dr_grpo::DrGrpo,
+    "rloo" => rloo::Rloo,
     "reinforce" => reinforce::Reinforce,
+    "reinforce_pp" => reinforce_pp::ReinforcePp,
+    "max_rl" => max_rl::MaxRl,
+    "ppo" => ppo::Ppo,
+    "dapo" => dapo::Dapo,
+    "gspo" => gspo::Gspo,
+    "cispo" => cispo::Cispo,
+    "sapo" => sapo::Sapo,
+    "dpo" => dpo::Dpo,
+    "raft" => raft::Raft,
     "sft" => sft::Sft,
+    "distill" => distill::Distill,
+    "sdpo" => sdpo::Sdpo,
+    "oapl" => oapl::Oapl,
+    "dro" => dro::Dro,
+    "reward_model" => reward_model::RewardModel,
 }
 
 mod advantage;
 mod assemble;
 mod error;
+mod method;
+mod pairs;
 mod request;
+mod returns;
 mod settings;
 mod signals;
+mod step;
 
 pub use error::AlgoError;
-pub use request::{Answers, Asked, Now, PerSequence, Request};
-pub use settings::{EntropySettings, Flat, KlPlace, KlSettings, ReductionName, Spread, Truncated};
+pub use pairs::Pairs;
+pub use request::{Answers, Asked, Now, PerSequence, Request, TeacherRule};
+pub use settings::{
+    EntropySettings, Flat, KlPlace, KlSettings, Overlong, ReductionName, ReferenceName, Spread, Truncated,
+};
 pub use signals::{Dropped, GroupSignals, GroupStats, Plan, Signals, Why};
 
 use episode::{Episode, Group, Task};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Tasks drawn for a step at most, as a multiple of those wanted, where an algorithm has no setting for it.
+pub const MAX_DRAWS: usize = 4;
 
 /// Says what finished episodes teach.
 ///
@@ -98,11 +145,27 @@ pub trait Algorithm {
     /// Fills in the settings that were left out and depend on others, and refuses those that make no sense together.
     fn resolve(&mut self) -> Result<(), AlgoError>;
 
-    /// Refuses, before anything is loaded, a group size that can teach nothing, naming an algorithm that works with it.
+    /// Refuses, before anything is loaded, a group size that can teach nothing, naming an algorithm that works with it, and
+    /// a setting that is missing though a run needs it.
     fn check(&self, group_size: usize) -> Result<(), AlgoError>;
+
+    /// Where its episodes may come from.
+    fn data(&self) -> Data {
+        Data::Episodes
+    }
+
+    /// Whether the policy needs a head that estimates values.
+    fn value_head(&self) -> bool {
+        false
+    }
 
     /// Whether a finished group is trained on.
     fn admit(&self, group: &Group) -> Admission;
+
+    /// Tasks drawn for a step at most, as a multiple of those wanted, while [`Algorithm::admit`] asks for more.
+    fn max_draws(&self) -> usize {
+        MAX_DRAWS
+    }
 
     /// What is still to be computed before [`Algorithm::signals`] can answer.
     ///
@@ -111,6 +174,11 @@ pub trait Algorithm {
 
     /// Which weights a reference stands for; absent where no reference is asked for.
     fn reference(&self) -> Option<Reference> {
+        None
+    }
+
+    /// Whose weights answer [`Request::Teacher`]; absent where no teacher is asked.
+    fn teacher(&self) -> Option<TeacherRule> {
         None
     }
 
@@ -123,6 +191,31 @@ pub trait Algorithm {
     ///
     /// - Errors: [`AlgoError`] when a reward is not finite or an answer is missing or has another shape.
     fn signals(&self, groups: &[Group], answers: &Answers) -> Result<Signals, AlgoError>;
+}
+
+/// Where an algorithm's episodes may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// The policy's own attempts, graded.
+    Episodes,
+    /// Given answers, each a group of one episode with a reward of 1.
+    Answers,
+    /// Either, given answers with rewards of their own where they have them.
+    EpisodesOrAnswers,
+    /// The policy's own attempts, or given pairs, each a group of two episodes with rewards of 1 and 0.
+    EpisodesOrPairs,
+}
+
+impl Data {
+    /// Whether the policy's own attempts will do.
+    pub fn own(self) -> bool {
+        self != Data::Answers
+    }
+
+    /// Whether given ones will do.
+    pub fn given(self) -> bool {
+        self != Data::Episodes
+    }
 }
 
 /// Which weights the reference has.
@@ -172,9 +265,20 @@ impl Serialize for Settings {
 
 impl<'de> Deserialize<'de> for Settings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut settings = Settings::deserialize(deserializer)?;
+        let mut settings = Settings::deserialize(deserializer).map_err(with_those_that_share)?;
         settings.algorithm_mut().resolve().map_err(serde::de::Error::custom)?;
         Ok(settings)
+    }
+}
+
+/// The refusal of a key that this algorithm does not have but others share, with their names.
+fn with_those_that_share<E: serde::de::Error>(error: E) -> E {
+    let text = error.to_string();
+    let key = text.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`')).map(|(key, _)| key);
+    let names: Vec<String> = key.map(Settings::sharing).into_iter().flatten().map(|n| format!("`{n}`")).collect();
+    match names.is_empty() {
+        true => error,
+        false => E::custom(format!("{}; it is a setting of {}", text.trim_end(), names.join(", "))),
     }
 }
 

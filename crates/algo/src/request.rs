@@ -27,6 +27,19 @@ pub struct Now {
     pub top_k: usize,
 }
 
+/// Whose weights the teacher has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TeacherRule {
+    /// The policy's as the step begins.
+    Current,
+    /// Those the run began with.
+    Frozen,
+    /// After each step they move this share of the way to the policy.
+    Ema(f64),
+    /// Another model's: its name, path or endpoint.
+    Model(String),
+}
+
 /// What is asked of the teacher.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
@@ -46,6 +59,8 @@ pub struct Answers {
     pub now: Option<PerSequence<TokenValues>>,
     /// What the teacher thinks; absent where it was not asked.
     pub teacher: Option<PerSequence<Option<Teacher>>>,
+    /// The policy's version as the step begins, from which lag is counted; absent where none is known.
+    pub version: Option<u32>,
 }
 
 impl Answers {

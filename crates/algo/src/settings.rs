@@ -1,7 +1,7 @@
-//! Settings that several algorithms have, each with one meaning.
+//! Settings that several algorithms have, each with one meaning; [`crate::shared`] puts them into an algorithm's own.
 
 use episode::{Episode, StopReason};
-use loss::{Correction, Estimator, Kl, Loss, Reduction, Term};
+use loss::{Estimator, Kl, Reduction};
 use serde::{Deserialize, Serialize};
 
 use crate::{AlgoError, Reference};
@@ -14,21 +14,73 @@ pub struct KlSettings {
     pub coefficient: f64,
     /// Which estimate. In the loss `k2` descends KL(π‖ref), `k3` descends KL(ref‖π), and `k1` descends nothing on average;
     /// in the reward all three stand for KL(π‖ref).
-    pub estimator: Estimator,
+    ///
+    /// Absent only until the algorithm's own default is filled in, as is the place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimator: Option<Estimator>,
     /// Where it goes.
-    pub place: KlPlace,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<KlPlace>,
+    /// Which weights it pulls towards.
+    pub reference: ReferenceName,
+    /// The share of the way that an `ema` reference moves after each step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_rate: Option<f64>,
+    /// Steps between two takings of an `every_n` reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u64>,
 }
 
 impl Default for KlSettings {
     fn default() -> Self {
-        KlSettings { coefficient: 0.0, estimator: Estimator::K3, place: KlPlace::Loss }
+        KlSettings {
+            coefficient: 0.0,
+            estimator: None,
+            place: None,
+            reference: ReferenceName::Frozen,
+            ema_rate: None,
+            every: None,
+        }
     }
 }
 
 impl KlSettings {
-    pub(crate) fn check(&self) -> Result<(), AlgoError> {
+    /// Fills in an algorithm's defaults, and refuses what does not go together.
+    pub(crate) fn resolve(&mut self, place: KlPlace, estimator: Estimator) -> Result<(), AlgoError> {
+        self.place.get_or_insert(place);
+        self.estimator.get_or_insert(estimator);
         let c = self.coefficient;
-        setting("kl.coefficient", c, c.is_finite() && c >= 0.0, "a finite number at least 0")
+        setting("kl.coefficient", c, c.is_finite() && c >= 0.0, "a finite number at least 0")?;
+        let with = || format!("`kl.reference = \"{}\"`", self.reference.word());
+        match (self.reference, self.ema_rate) {
+            (ReferenceName::Ema, None) => return Err(AlgoError::Needed { key: "kl.ema_rate", with: with() }),
+            (ReferenceName::Ema, Some(rate)) => rate_setting("kl.ema_rate", rate)?,
+            (_, Some(_)) => {
+                let instead = "set `kl.reference = \"ema\"`";
+                return Err(AlgoError::Unused { key: "kl.ema_rate", with: with(), instead });
+            }
+            (_, None) => (),
+        }
+        match (self.reference, self.every) {
+            (ReferenceName::EveryN, None) => return Err(AlgoError::Needed { key: "kl.every", with: with() }),
+            (ReferenceName::EveryN, Some(n)) => {
+                setting("kl.every", n as f64, n >= 1, "a whole number at least 1")?;
+            }
+            (_, Some(_)) => {
+                let instead = "set `kl.reference = \"every_n\"`";
+                return Err(AlgoError::Unused { key: "kl.every", with: with(), instead });
+            }
+            (_, None) => (),
+        }
+        if !self.active() && self.reference != ReferenceName::Frozen {
+            let (with, instead) = ("`kl.coefficient = 0`".to_owned(), "set `kl.coefficient`");
+            return Err(AlgoError::Unused { key: "kl.reference", with, instead });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn estimator(&self) -> Estimator {
+        self.estimator.unwrap_or(Estimator::K3)
     }
 
     /// Whether it has an effect.
@@ -37,16 +89,22 @@ impl KlSettings {
     }
 
     pub(crate) fn reference(&self) -> Option<Reference> {
-        self.active().then_some(Reference::Frozen)
+        let reference = match self.reference {
+            ReferenceName::Base => Reference::Base,
+            ReferenceName::Frozen => Reference::Frozen,
+            ReferenceName::Ema => Reference::Ema(self.ema_rate.unwrap_or_default()),
+            ReferenceName::EveryN => Reference::EveryN(self.every.unwrap_or(1)),
+        };
+        self.active().then_some(reference)
     }
 
     pub(crate) fn in_reward(&self) -> bool {
-        self.active() && self.place == KlPlace::Reward
+        self.active() && self.place == Some(KlPlace::Reward)
     }
 
     pub(crate) fn in_loss(&self) -> Option<Kl> {
-        let here = self.active() && self.place == KlPlace::Loss;
-        here.then_some(Kl { estimator: self.estimator, coefficient: self.coefficient })
+        let here = self.active() && !self.in_reward();
+        here.then_some(Kl { estimator: self.estimator(), coefficient: self.coefficient })
     }
 }
 
@@ -56,9 +114,34 @@ impl KlSettings {
 pub enum KlPlace {
     /// Into each token's loss.
     Loss,
-    /// Off the episode's reward, summed over its tokens, before any statistic: from π_old, so that it is a number and not
-    /// differentiated.
+    /// Off the reward, from π_old, so that it is a number and not differentiated: summed over an episode's tokens before any
+    /// statistic, or token by token where tokens have rewards of their own.
     Reward,
+}
+
+/// The name of a reference's weights; see [`Reference`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReferenceName {
+    /// The model's own, whatever checkpoint the run began with.
+    Base,
+    /// Those the run began with.
+    Frozen,
+    /// After each step they move the share `ema_rate` of the way to the policy.
+    Ema,
+    /// The policy's, taken anew `every` so many steps.
+    EveryN,
+}
+
+impl ReferenceName {
+    fn word(self) -> &'static str {
+        match self {
+            ReferenceName::Base => "base",
+            ReferenceName::Frozen => "frozen",
+            ReferenceName::Ema => "ema",
+            ReferenceName::EveryN => "every_n",
+        }
+    }
 }
 
 /// What entropy is worth.
@@ -79,6 +162,26 @@ pub enum Spread {
     Sample,
     /// None: the advantage stays in reward points.
     None,
+}
+
+impl Spread {
+    /// What the spread is added to when nothing is set.
+    pub(crate) const EPS: f64 = 1e-6;
+
+    /// Fills in what is added to the spread, or refuses one that does nothing.
+    pub(crate) fn resolve(self, eps: &mut Option<f64>) -> Result<(), AlgoError> {
+        match (self, *eps) {
+            (Spread::None, Some(_)) => {
+                let with = "`advantage_std = \"none\"`".to_owned();
+                let instead = "set `advantage_std = \"sample\"`";
+                return Err(AlgoError::Unused { key: "std_eps", with, instead });
+            }
+            (Spread::None, None) => (),
+            (_, Some(e)) => setting("std_eps", e, e.is_finite() && e >= 0.0, "a finite number at least 0")?,
+            (_, None) => *eps = Some(Self::EPS),
+        }
+        Ok(())
+    }
 }
 
 /// What becomes of a group whose rewards are all equal, where a KL or the entropy is in the loss; without them it carries no
@@ -140,6 +243,51 @@ impl Truncated {
     }
 }
 
+/// What comes off the reward of a response that comes near a limit on its length, truncated or not: nothing up to `limit` −
+/// `buffer` sampled tokens, then linearly more, up to `factor` at the limit.
+///
+/// - Source: arXiv:2503.14476, section 3.4.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Overlong {
+    /// Sampled tokens at which the whole penalty is reached; absent for no penalty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Tokens before the limit over which it grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<u32>,
+    /// Reward points at the limit; 1 unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+}
+
+impl Overlong {
+    /// Fills in the factor, or refuses what does not go together.
+    pub(crate) fn resolve(&mut self) -> Result<(), AlgoError> {
+        let needed = |key, with: &str| Err(AlgoError::Needed { key, with: with.to_owned() });
+        let (limit, buffer) = match (self.limit, self.buffer, self.factor) {
+            (None, None, None) => return Ok(()),
+            (None, Some(_), _) => return needed("overlong.limit", "`overlong.buffer`"),
+            (None, None, Some(_)) => return needed("overlong.limit", "`overlong.factor`"),
+            (Some(_), None, _) => return needed("overlong.buffer", "`overlong.limit`"),
+            (Some(limit), Some(buffer), _) => (limit, buffer),
+        };
+        let fits = (1..=limit).contains(&buffer);
+        setting("overlong.buffer", f64::from(buffer), fits, "a whole number from 1 to `overlong.limit`")?;
+        let factor = *self.factor.get_or_insert(1.0);
+        setting("overlong.factor", factor, factor.is_finite() && factor > 0.0, "a finite number above 0")
+    }
+
+    /// What comes off the reward of a response of so many sampled tokens.
+    pub(crate) fn penalty(&self, n_sampled: usize) -> f64 {
+        let (Some(limit), Some(buffer)) = (self.limit, self.buffer) else { return 0.0 };
+        let over = n_sampled as f64 - (f64::from(limit) - f64::from(buffer));
+        let share = (over / f64::from(buffer)).clamp(0.0, 1.0);
+        // Selected, so that a short response pays exactly 0 and not −0.
+        if share > 0.0 { share * self.factor.unwrap_or(1.0) } else { 0.0 }
+    }
+}
+
 /// The name of a reduction; see [`loss::Reduction`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -157,7 +305,7 @@ pub enum ReductionName {
 }
 
 impl ReductionName {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             ReductionName::TokenMean => "token_mean",
             ReductionName::SequenceMean => "sequence_mean",
@@ -188,27 +336,11 @@ impl ReductionName {
     }
 }
 
-/// A checked loss from what an algorithm was set to.
-pub(crate) fn loss(
-    term: Term,
-    reduction: Reduction,
-    kl: &KlSettings,
-    entropy: &EntropySettings,
-    correction: &Correction,
-) -> Result<Loss, AlgoError> {
-    kl.check()?;
-    let loss = Loss {
-        term,
-        reduction,
-        kl: kl.in_loss(),
-        entropy_coefficient: entropy.coefficient,
-        correction: correction.clone(),
-        value: None,
-    };
-    loss.check()?;
-    Ok(loss)
-}
-
 pub(crate) fn setting(key: &'static str, got: f64, ok: bool, needed: &'static str) -> Result<(), AlgoError> {
     if ok { Ok(()) } else { Err(AlgoError::Setting { key, got: got.to_string(), needed }) }
+}
+
+/// A share that something moves, decays or is discounted by.
+pub(crate) fn rate_setting(key: &'static str, got: f64) -> Result<(), AlgoError> {
+    setting(key, got, got > 0.0 && got <= 1.0, "a number above 0, at most 1")
 }

@@ -104,6 +104,12 @@ pub enum Why {
     },
     /// All graded episodes have the same reward, so that comparing them teaches nothing: in the denominator.
     NoSpread,
+    /// Its reward is below what is learned: in no denominator.
+    BelowThreshold,
+    /// It is in no pair: in no denominator.
+    Unpaired,
+    /// There is neither another success nor feedback to show a teacher: in the denominator.
+    NoContext,
 }
 
 impl fmt::Display for Why {
@@ -117,6 +123,9 @@ impl fmt::Display for Why {
                 write!(f, "needed at least {needed} graded episodes, got {got} of {of}")
             }
             Why::NoSpread => f.write_str("all graded episodes have the same reward"),
+            Why::BelowThreshold => f.write_str("reward below the threshold"),
+            Why::Unpaired => f.write_str("in no pair"),
+            Why::NoContext => f.write_str("neither another success nor feedback to show a teacher"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The pages on algorithms are the heads of their own files, word for word.
+//! The pages on algorithms are the heads of their own files, word for word, and what they share with others.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop where something is wrong")]
 
@@ -12,7 +12,7 @@ fn folder() -> PathBuf {
 }
 
 fn page(name: &str) -> String {
-    let origin = "The head of this algorithm's file in `crates/algo/src`; a test keeps the two equal.";
+    let origin = "The head of this algorithm's file in `crates/algo/src`, and what it shares; a test keeps them equal.";
     format!("# `{name}`\n\n<!-- {origin} -->\n\n{}", Settings::docs(name).unwrap())
 }
 

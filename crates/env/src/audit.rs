@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use episode::Task;
 
-use crate::{EnvError, Environment, Settings, Split, Submission, TaskSet, Ungraded, Verdict};
+use crate::{EnvError, Environment, Settings, Split, Submission, TaskSet, Ungraded, Verdict, outcome};
 
 /// How thoroughly to look.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,8 +143,9 @@ impl Judge<'_> {
             match self.grade(task, &gold)? {
                 Err(failure) => return check(false, failure),
                 Ok(verdict) => {
-                    // Parts of weight 0 are remarks, not verdicts.
-                    let low = verdict.parts.iter().find(|p| p.weight != 0.0 && (p.value - 1.0).abs() > 1e-9);
+                    // Parts of weight 0 are remarks and opinions may differ: neither is a verdict.
+                    let verdicts = verdict.parts.iter().filter(|p| p.weight != 0.0 && !p.opinion);
+                    let low = verdicts.into_iter().find(|p| (p.value - 1.0).abs() > 1e-9);
                     if let Some(part) = low {
                         let shown = shorten(&gold);
                         let detail = format!("task `{}`: `{}` gives {} to `{shown}`", task.id, part.name, part.value);
@@ -164,7 +165,7 @@ impl Judge<'_> {
         let mut total = 0.0;
         for task in tasks {
             match self.grade(task, &answer(task))? {
-                Ok(verdict) => total += verdict.reward / self.env.full_marks(),
+                Ok(verdict) => total += outcome(Ok(verdict)).verified().unwrap_or(0.0) / self.env.full_marks(),
                 Err(failure) => return Ok(Err(failure)),
             }
         }

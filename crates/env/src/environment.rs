@@ -87,7 +87,7 @@ pub trait Environment: Send + Sync {
     /// The longest that judging one answer may take.
     fn deadline(&self) -> Duration;
 
-    /// The highest reward there is: every part at 1.
+    /// The highest reward there is without opinions: every other part at 1.
     fn full_marks(&self) -> f64;
 
     /// What surrounds the policy during an attempt.
@@ -125,10 +125,11 @@ impl Environment for TaskSet {
     fn grade(&self, submission: &Submission<'_>) -> Result<Verdict, Ungraded> {
         let mut reward = 0.0;
         let mut parts = Vec::with_capacity(self.graders.len());
-        for Weighted { name, weight, grader } in &self.graders {
+        for Weighted { name, weight, opinion, grader } in &self.graders {
             let marks = grader.grade(submission)?;
             reward += weight * marks.value;
-            parts.push(Part { feedback: marks.feedback, ..Part::new(name.clone(), marks.value, *weight) });
+            let part = Part::new(name.clone(), marks.value, *weight);
+            parts.push(Part { feedback: marks.feedback, opinion: *opinion, ..part });
             let extra = marks.parts.into_iter();
             parts.extend(extra.map(|(part, value)| Part::new(format!("{name}/{part}"), value, 0.0)));
         }
@@ -143,7 +144,7 @@ impl Environment for TaskSet {
     }
 
     fn full_marks(&self) -> f64 {
-        self.graders.iter().map(|g| g.weight).sum()
+        self.graders.iter().filter(|g| !g.opinion).map(|g| g.weight).sum()
     }
 }
 

@@ -69,6 +69,9 @@ pub struct Settings {
     pub name: String,
     /// What its verdict is multiplied with in the sum.
     pub weight: f64,
+    /// Whether it is an opinion, such as a learned model's: it is part of the reward, but the audit does not ask it to give
+    /// full marks to gold answers, and it does not count for whether a task was solved.
+    pub opinion: bool,
     /// The kind with its fields.
     pub kind: Kind,
 }
@@ -76,7 +79,7 @@ pub struct Settings {
 impl Settings {
     /// A grader called after its kind, with weight 1.
     pub fn plain(kind: Kind) -> Self {
-        Settings { name: kind.tag().to_owned(), weight: 1.0, kind }
+        Settings { name: kind.tag().to_owned(), weight: 1.0, opinion: false, kind }
     }
 }
 
@@ -85,8 +88,9 @@ impl<'de> Deserialize<'de> for Settings {
         let mut map = serde_json::Map::deserialize(deserializer)?;
         let name = take(&mut map, "name").map_err(D::Error::custom)?;
         let weight = take_weight(&mut map).map_err(D::Error::custom)?;
+        let opinion = take(&mut map, "opinion").map_err(D::Error::custom)?.unwrap_or(false);
         let kind = Kind::from_map(map).map_err(D::Error::custom)?;
-        Ok(Settings { name: name.unwrap_or_else(|| kind.tag().to_owned()), weight, kind })
+        Ok(Settings { name: name.unwrap_or_else(|| kind.tag().to_owned()), weight, opinion, kind })
     }
 }
 
@@ -95,6 +99,9 @@ impl Serialize for Settings {
         let mut map = self.kind.to_map();
         map.insert("name".to_owned(), self.name.clone().into());
         map.insert("weight".to_owned(), self.weight.into());
+        if self.opinion {
+            map.insert("opinion".to_owned(), true.into());
+        }
         map.serialize(serializer)
     }
 }
@@ -103,13 +110,14 @@ impl Serialize for Settings {
 pub(crate) struct Weighted {
     pub(crate) name: String,
     pub(crate) weight: f64,
+    pub(crate) opinion: bool,
     pub(crate) grader: Box<dyn Grader>,
 }
 
 pub(crate) fn make_all(env: &str, settings: &[Settings], base: &Path) -> Result<Vec<Weighted>, EnvError> {
     let mut names = BTreeSet::new();
     let mut graders = Vec::with_capacity(settings.len());
-    for Settings { name, weight, kind } in settings {
+    for Settings { name, weight, opinion, kind } in settings {
         if !names.insert(name) {
             return Err(EnvError::Name { what: format!("graders of environment `{env}`"), name: name.clone() });
         }
@@ -118,7 +126,11 @@ pub(crate) fn make_all(env: &str, settings: &[Settings], base: &Path) -> Result<
             key: format!("grader.{name}.{key}"),
             reason,
         })?;
-        graders.push(Weighted { name: name.clone(), weight: *weight, grader });
+        graders.push(Weighted { name: name.clone(), weight: *weight, opinion: *opinion, grader });
+    }
+    if graders.iter().all(|g| g.opinion) {
+        let reason = "are all opinions, needed at least 1 that can tell a solved task".to_owned();
+        return Err(EnvError::Setting { env: env.to_owned(), key: "grader".to_owned(), reason });
     }
     Ok(graders)
 }

@@ -248,6 +248,32 @@ mod tests {
     }
 
     #[test]
+    fn an_opinion_is_part_of_the_reward_and_no_proof() {
+        let opinion = "[[env]]\nkind = 'sums'\n[[env.grader]]\nkind = 'only_number'\nopinion = true\nweight = 0.5";
+        let text = format!("{opinion}\n[[env.grader]]\nkind = 'last_number'");
+        let settings = &parse(&text).unwrap()[0];
+        let again = toml::to_string(&RunFile { env: vec![settings.clone()] }).unwrap();
+        assert_eq!(parse(&again).unwrap()[0], *settings);
+        let env = settings.load(Path::new("")).unwrap();
+        assert_eq!(env.full_marks(), 1.0);
+        let task = &env.tasks(Split::Train)[0];
+        let cancel = AtomicBool::new(false);
+        let check = |reply: String, want: (f64, f64)| {
+            let verdict = env.grade(&Submission { task, reply: &reply, cancel: &cancel });
+            let outcome = crate::outcome(verdict);
+            assert_eq!((outcome.reward(), outcome.verified()), (Some(want.0), Some(want.1)), "{reply}");
+        };
+        check(task.gold.to_string(), (1.5, 1.0));
+        check(format!("It is {}", task.gold), (1.0, 1.0));
+        check("0".to_owned(), (0.5, 0.0));
+        // An opinion that pleases nobody does not keep the environment from starting.
+        let audit = crate::audit(settings, Path::new(""), &crate::Probe::default(), &cancel).unwrap().unwrap();
+        assert!(audit.passed(), "{audit}");
+        let error = parse(opinion).unwrap()[0].load(Path::new("")).err().unwrap().to_string();
+        assert!(error.ends_with("`grader` are all opinions, needed at least 1 that can tell a solved task"), "{error}");
+    }
+
+    #[test]
     fn a_task_that_a_grader_cannot_judge_is_refused_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("t"), r#"{"prompt": "a", "gold": "many"}"#).unwrap();

@@ -32,6 +32,15 @@ impl Outcome {
             Outcome::Failed { .. } | Outcome::Cancelled => None,
         }
     }
+
+    /// The part of the reward that is no opinion: what decides whether a task was solved.
+    pub fn verified(&self) -> Option<f64> {
+        let Outcome::Graded { reward, parts } = self else { return None };
+        match parts.iter().any(|p| p.opinion) {
+            true => Some(parts.iter().filter(|p| !p.opinion).map(|p| p.value * p.weight).sum()),
+            false => Some(*reward),
+        }
+    }
 }
 
 /// One grader's contribution to a reward.
@@ -46,12 +55,15 @@ pub struct Part {
     /// What it said about the attempt, for people and for a policy that learns from being told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<String>,
+    /// Whether it is an opinion, such as a learned model's: part of the reward, but no proof that a task was solved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub opinion: bool,
 }
 
 impl Part {
     /// A verdict without words.
     pub fn new(name: impl Into<String>, value: f64, weight: f64) -> Self {
-        Part { name: name.into(), value, weight, feedback: None }
+        Part { name: name.into(), value, weight, feedback: None, opinion: false }
     }
 }
 

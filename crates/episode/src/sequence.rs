@@ -95,6 +95,53 @@ impl Sequence {
         version: u32,
     ) -> Result<(), SequenceError> {
         let start = self.tokens.len();
+        self.push_sampled(tokens, logp, logp_t1, version)?;
+        self.turns.push(Turn { role: Role::Assistant, span: start..self.tokens.len() });
+        Ok(())
+    }
+
+    /// Appends to the turn the policy is in the middle of, which an older version may have begun; begins one behind a turn
+    /// that was not sampled.
+    ///
+    /// - Shapes: as [`Sequence::append_sampled`], and its errors.
+    pub fn extend_sampled(
+        &mut self,
+        tokens: &[Token],
+        logp: &[f32],
+        logp_t1: &[f32],
+        version: u32,
+    ) -> Result<(), SequenceError> {
+        if self.n_open() == 0 {
+            return self.append_sampled(tokens, logp, logp_t1, version);
+        }
+        self.push_sampled(tokens, logp, logp_t1, version)?;
+        let end = self.tokens.len();
+        let turn = self.turns.last_mut().expect("a turn of at least 1 token is there");
+        turn.span.end = end;
+        Ok(())
+    }
+
+    /// Tokens of the last turn, when the policy sampled it; 0 otherwise.
+    pub fn n_open(&self) -> usize {
+        let sampled = self.sampled.last().copied().unwrap_or(false);
+        self.turns.last().filter(|_| sampled).map_or(0, |turn| turn.span.len())
+    }
+
+    /// The same tokens as if one version had sampled all of them: for tokens whose versions count something else.
+    #[must_use]
+    pub fn with_version(mut self, version: u32) -> Sequence {
+        self.version = self.sampled.iter().map(|sampled| if *sampled { version } else { 0 }).collect();
+        self
+    }
+
+    fn push_sampled(
+        &mut self,
+        tokens: &[Token],
+        logp: &[f32],
+        logp_t1: &[f32],
+        version: u32,
+    ) -> Result<(), SequenceError> {
+        let start = self.tokens.len();
         let needed = tokens.len();
         for (list, values) in [("logp", logp), ("logp_t1", logp_t1)] {
             if values.len() != needed {
@@ -110,7 +157,6 @@ impl Sequence {
         self.logp.extend_from_slice(logp);
         self.logp_t1.extend_from_slice(logp_t1);
         self.version.resize(end, version);
-        self.turns.push(Turn { role: Role::Assistant, span: start..end });
         Ok(())
     }
 
@@ -264,6 +310,22 @@ mod tests {
         let got = s.append_sampled(&[1, 2], &[-0.1], &[-0.1, -0.1], 3);
         assert_eq!(got, Err(SequenceError::Length { list: "logp", got: 1, needed: 2 }));
         assert_eq!(s, before);
+    }
+
+    #[test]
+    fn a_turn_that_goes_on_under_another_version_stays_one_turn() {
+        let mut s = example();
+        s.extend_sampled(&[8], &[-0.3], &[-0.3], 4).unwrap();
+        assert_eq!((s.turns().len(), s.turns()[1].span.clone(), s.n_open()), (2, 2..5, 3));
+        assert_eq!(s.version(), [0, 0, 3, 3, 4]);
+        s.append_context(Role::Tool, &[9]);
+        assert_eq!(s.n_open(), 0);
+        let before = s.clone();
+        assert!(s.extend_sampled(&[1], &[], &[-0.1], 4).is_err());
+        assert_eq!(s, before);
+        s.extend_sampled(&[1], &[-0.1], &[-0.1], 5).unwrap();
+        assert_eq!((s.turns().len(), s.turns()[3].span.clone()), (4, 6..7));
+        assert_eq!(s.with_version(1).version(), [0, 0, 1, 1, 1, 0, 1]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{PassAtK, mean_pass_at_k, wilson_clustered};
 
 /// What counts.
 pub struct Criteria<'a> {
-    /// A graded episode is solved when its reward is at least this.
+    /// A graded episode is solved when its reward, opinions left out, is at least this.
     pub solved_at: f64,
     /// The k of each pass@k to report.
     pub ks: &'a [u64],
@@ -26,7 +26,7 @@ impl Default for Criteria<'_> {
 impl Criteria<'_> {
     /// Whether an episode is solved; one that failed or was cancelled never is.
     pub fn is_solved(&self, episode: &Episode) -> bool {
-        episode.outcome.reward().is_some_and(|r| r >= self.solved_at)
+        episode.outcome.verified().is_some_and(|r| r >= self.solved_at)
     }
 }
 

@@ -53,6 +53,28 @@ pub enum LossError {
         /// Trained tokens seen.
         needed: u64,
     },
+    /// The totals do not cover the pairs they are to divide.
+    #[error("totals count {got} pairs, needed at least the {needed} of this group")]
+    TotalPairs {
+        /// Pairs counted.
+        got: u64,
+        /// Pairs seen.
+        needed: u64,
+    },
+    /// Student and teacher were asked about different tokens.
+    #[error("at token {token} of sequence {sequence} the teacher answered about other tokens than the policy")]
+    OtherTokens {
+        /// Which sequence of the group.
+        sequence: usize,
+        /// Position in the sequence.
+        token: usize,
+    },
+    /// The reduction divides by something that the term has not.
+    #[error("reduction `pair_mean` divides by pairs, needed a term that makes some, got `{term}`")]
+    NoPairs {
+        /// The term.
+        term: &'static str,
+    },
 }
 
 pub(crate) fn setting(key: &'static str, got: f64, ok: bool, needed: &'static str) -> Result<(), LossError> {

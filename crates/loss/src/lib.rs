@@ -8,13 +8,16 @@
 //! For every trained token, with m = weight · correction and a = the reduction's coefficient,
 //!
 //! ```text
-//! loss = Σ a · ( m · (term + β · kl) − weight · coefficient · entropy )
+//! loss = Σ a · ( m · (term + β · kl + pull) + weight · (value loss − coefficient · entropy) )
 //! ```
 //!
 //! Weight and correction are stop-gradient factors: held fixed in every derivative. A token that a selection weighs 0
 //! stays in the denominator. Only trained positions are ever read, by selection and never by multiplication, so a NaN
-//! elsewhere cannot leak. Everything is computed in f64 and rounded to f32 once, at the end; the exponential is our own,
-//! so that the bits are the same on every machine.
+//! elsewhere cannot leak. A token is *live* where coefficient · weight · correction is not 0: terms over a sequence, an
+//! episode or a pair are over its live tokens. Everything is computed in f64 and rounded to f32 once, at the end;
+//! exponential and logarithm are our own, so that the bits are the same on every machine.
+//!
+//! A [`Select`] chooses, once as a step begins, which tokens learn at all.
 
 /// Makes, from one line an entry: the module, its public type, a place in the tagged settings enum, and its docs.
 macro_rules! table {
@@ -69,21 +72,29 @@ mod kl;
 mod metrics;
 mod reduction;
 mod row;
+mod select;
 mod term;
 mod value;
 
-pub use correction::{Correction, TokenTis, Uncorrected};
+pub use correction::{
+    Correction, Decoupled, Geometric, K2, K3, M2po, SequenceMask, SequenceTis, TokenMask, TokenTis, Uncorrected, Vespo,
+};
 pub use error::LossError;
 pub use evaluate::{GroupLoss, RowLoss, evaluate};
-pub use exp::{exp, exp_m1_minus};
+pub use exp::{exp, exp_m1_minus, ln, log_sigmoid, sigmoid};
 pub use kl::{Estimator, Kl};
 pub use metrics::{Metrics, Sums};
 pub use reduction::{Reduction, Totals};
 pub use row::{Old, Pair, Row, Signal, Teacher, TokenValues, Top, ValueTarget};
-pub use term::{Nll, PolicyGradient, Reinforce, Term};
+pub use select::{Chosen, ClipCov, KlCov, Select, StepRow, TopEntropy, Unselected};
+pub use term::{
+    BradleyTerry, Cispo, Distill, Divergence, Dpo, Dro, Gspo, Nll, Oapl, PolicyGradient, Reinforce, Sapo, Term,
+};
 pub use value::ValueLoss;
 
 use serde::{Deserialize, Serialize};
+
+use term::Acts;
 
 /// Everything that decides how log-probabilities become one number to descend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,15 +120,22 @@ impl Loss {
         Loss { term, reduction, kl: None, entropy_coefficient: 0.0, correction: Correction::default(), value: None }
     }
 
-    /// Checks every range.
+    /// Checks every range, and that term and reduction go together.
     ///
-    /// - Errors: [`LossError::Setting`] naming the setting, what is needed and what was given.
+    /// - Errors: [`LossError::Setting`] naming the setting, what is needed and what was given; [`LossError::NoPairs`] when
+    ///   pairs are counted and the term makes none.
     pub fn check(&self) -> Result<(), LossError> {
         self.term.rule().check()?;
         self.correction.rule().check()?;
         self.reduction.check()?;
+        if self.reduction.counts_pairs() && self.term.rule().acts() != Acts::OnPair {
+            return Err(LossError::NoPairs { term: self.term.name() });
+        }
         if let Some(kl) = &self.kl {
             kl.check()?;
+        }
+        if let Some(value) = &self.value {
+            value.check()?;
         }
         let c = self.entropy_coefficient;
         error::setting("entropy.coefficient", c, c >= 0.0 && c.is_finite(), "a finite number at least 0")
@@ -130,7 +148,7 @@ impl Loss {
 
     /// Whether the rows must bring log-probabilities under the reference.
     pub fn needs_ref(&self) -> bool {
-        self.active_kl().is_some()
+        self.active_kl().is_some() || self.term.rule().needs().reference
     }
 
     /// Whether the rows must bring the entropy of π.
@@ -140,12 +158,32 @@ impl Loss {
 
     /// Whether the rows must bring the value head's estimates.
     pub fn needs_value(&self) -> bool {
-        self.value.is_some()
+        self.value.is_some() || self.term.rule().needs().value
+    }
+
+    /// Whether those are of the state that has read a token, as a score is, instead of the state that predicts it.
+    pub fn scores(&self) -> bool {
+        self.term.rule().needs().value
     }
 
     /// Whether the rows must bring log-probabilities under π_old.
     pub fn needs_old(&self) -> bool {
-        self.term.rule().needs_old() || self.correction.rule().needs_old()
+        self.term.rule().needs().old || self.correction.rule().needs_old()
+    }
+
+    /// Whether the rows must bring log-probabilities under μ.
+    pub fn needs_sampler(&self) -> bool {
+        self.term.rule().needs().sampler || self.correction.rule().needs_sampler()
+    }
+
+    /// Whether the rows must bring a teacher's log-probabilities.
+    pub fn needs_teacher(&self) -> bool {
+        self.term.rule().needs().teacher
+    }
+
+    /// Whether the rows must bring log-probabilities of the tokens a teacher was asked about.
+    pub fn needs_top(&self) -> bool {
+        self.term.rule().needs().top
     }
 
     /// Whether a sequence's derivatives are exactly 0 whatever its log-probabilities are, so that computing them would
@@ -153,9 +191,19 @@ impl Loss {
     ///
     /// - Shapes: `trained` and the lists of `signal` `[T]`.
     pub fn is_inert(&self, trained: &[bool], signal: &Signal) -> bool {
-        let pulled = self.needs_ref() || self.needs_entropy() || !self.term.rule().uses_advantage();
-        let idle = |weight: f32, advantage: f32| weight == 0.0 || (advantage == 0.0 && !pulled);
-        let mut worth = signal.weight.iter().zip(&signal.advantage).zip(trained);
-        worth.all(|((w, a), trained)| !trained || idle(*w, *a))
+        let acts = match self.term.rule().acts() {
+            Acts::OnAdvantage => false,
+            Acts::OnPair => signal.pair.is_some(),
+            Acts::Everywhere => true,
+        };
+        let with_value = self.value.is_some_and(|value| value.coefficient != 0.0);
+        let beside = self.active_kl().is_some() || self.needs_entropy() || with_value;
+        let by_advantage = self.term.rule().acts() == Acts::OnAdvantage;
+        row::positions(trained).all(|t| {
+            let at = |list: &[f32]| list.get(t).is_some_and(|v| *v != 0.0);
+            let pulled = signal.pull.as_deref().is_some_and(at);
+            let moved = acts || beside || pulled || (by_advantage && at(&signal.advantage));
+            !(moved && at(&signal.weight))
+        })
     }
 }

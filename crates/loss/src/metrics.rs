@@ -13,10 +13,14 @@ pub struct Sums {
     pub n_sequences: u64,
     /// The term's share of the loss, after reduction.
     pub loss_term: f64,
-    /// The KL's share of the loss, after reduction.
+    /// The KL's share of the loss, after reduction, the pull towards π_old of a selection included.
     pub loss_kl: f64,
     /// The entropy bonus's share of the loss, after reduction; at most 0.
     pub loss_entropy: f64,
+    /// The value loss's share of the loss, after reduction.
+    pub loss_value: f64,
+    /// Tokens left out, by a weight or a correction of 0.
+    pub n_silent: u64,
     /// Σ log π.
     pub logp: f64,
     /// Σ |A|.
@@ -43,6 +47,8 @@ pub struct Sums {
     pub mismatch_max: f64,
     /// Σ of the k3 estimate of KL(μ‖π).
     pub mismatch_kl: f64,
+    /// Σ (log π − log μ)².
+    pub mismatch_squares: f64,
     /// Σ w, the correction's weights.
     pub correction: f64,
     /// Σ w².
@@ -57,6 +63,24 @@ pub struct Sums {
     pub n_entropy: u64,
     /// Σ H.
     pub entropy: f64,
+    /// Tokens with an estimate of the value head and what it should have been.
+    pub n_value: u64,
+    /// Tokens whose value loss the bound decided.
+    pub n_value_clipped: u64,
+    /// Σ (V − R).
+    pub value_error: f64,
+    /// Σ (V − R)².
+    pub value_error_squares: f64,
+    /// Σ R.
+    pub returns: f64,
+    /// Σ R².
+    pub returns_squares: f64,
+    /// Pairs with a token that counts on both sides.
+    pub n_pairs: u64,
+    /// Pairs in which the chosen side is ahead.
+    pub n_pairs_right: u64,
+    /// Σ of by how much.
+    pub pair_margin: f64,
 }
 
 impl Sums {
@@ -69,6 +93,8 @@ impl Sums {
         self.loss_term += other.loss_term;
         self.loss_kl += other.loss_kl;
         self.loss_entropy += other.loss_entropy;
+        self.loss_value += other.loss_value;
+        self.n_silent += other.n_silent;
         self.logp += other.logp;
         self.abs_advantage += other.abs_advantage;
         self.dlogp_squares += other.dlogp_squares;
@@ -82,6 +108,7 @@ impl Sums {
         self.mismatch += other.mismatch;
         self.mismatch_max = self.mismatch_max.max(other.mismatch_max);
         self.mismatch_kl += other.mismatch_kl;
+        self.mismatch_squares += other.mismatch_squares;
         self.correction += other.correction;
         self.correction_squares += other.correction_squares;
         self.n_ref += other.n_ref;
@@ -89,11 +116,31 @@ impl Sums {
         self.ref_k3 += other.ref_k3;
         self.n_entropy += other.n_entropy;
         self.entropy += other.entropy;
+        self.n_value += other.n_value;
+        self.n_value_clipped += other.n_value_clipped;
+        self.value_error += other.value_error;
+        self.value_error_squares += other.value_error_squares;
+        self.returns += other.returns;
+        self.returns_squares += other.returns_squares;
+        self.n_pairs += other.n_pairs;
+        self.n_pairs_right += other.n_pairs_right;
+        self.pair_margin += other.pair_margin;
     }
 
-    /// The loss: term, KL and entropy bonus together.
+    /// The loss: term, KL, entropy bonus and value loss together.
     pub fn loss(&self) -> f64 {
-        self.loss_term + self.loss_kl + self.loss_entropy
+        self.loss_term + self.loss_kl + self.loss_entropy + self.loss_value
+    }
+
+    /// 1 − Var(R − V) / Var(R), absent where no value was computed or the returns are all equal.
+    fn explained_variance(&self) -> Option<f64> {
+        let n = self.n_value as f64;
+        let spread = |sum: f64, squares: f64| (squares - sum * sum / n).max(0.0);
+        let returns = spread(self.returns, self.returns_squares);
+        // What is left of equal returns is rounding, and a share of it would mean nothing.
+        let noise = 1e-12 * self.returns_squares;
+        let some = self.n_value > 0 && returns > noise;
+        some.then(|| 1.0 - spread(self.value_error, self.value_error_squares) / returns)
     }
 
     /// The means.
@@ -108,6 +155,7 @@ impl Sums {
             loss_term: self.loss_term,
             loss_kl: self.loss_kl,
             loss_entropy: self.loss_entropy,
+            loss_value: self.loss_value,
             dlogp_norm: self.dlogp_squares.sqrt(),
             abs_advantage: mean(self.abs_advantage, self.n_tokens),
             logp: mean(self.logp, self.n_tokens),
@@ -121,10 +169,16 @@ impl Sums {
             mismatch: mean(self.mismatch, self.n_sampler),
             mismatch_max: (self.n_sampler > 0).then_some(self.mismatch_max),
             mismatch_kl: mean(self.mismatch_kl, self.n_sampler),
+            mismatch_m2: mean(self.mismatch_squares, self.n_sampler),
             correction: mean(self.correction, self.n_tokens),
+            silent_share: share(self.n_silent),
             ess: (squares > 0.0).then(|| self.correction * self.correction / squares),
             ref_kl: mean(self.ref_k3, self.n_ref),
             ref_k1: mean(self.ref_k1, self.n_ref),
+            explained_variance: self.explained_variance(),
+            value_clip_share: mean(self.n_value_clipped as f64, self.n_value),
+            pair_accuracy: mean(self.n_pairs_right as f64, self.n_pairs),
+            pair_margin: mean(self.pair_margin, self.n_pairs),
         }
     }
 }
@@ -140,10 +194,12 @@ pub struct Metrics {
     pub loss: f64,
     /// The term's share of it.
     pub loss_term: f64,
-    /// The KL's share of it.
+    /// The KL's share of it, the pull towards π_old of a selection included.
     pub loss_kl: f64,
     /// The entropy bonus's share of it, at most 0.
     pub loss_entropy: f64,
+    /// The value loss's share of it.
+    pub loss_value: f64,
     /// Norm over tokens of ∂ term / ∂ log π: how hard the term pushes; 0 only when it teaches nothing.
     pub dlogp_norm: f64,
     /// Mean |A|: how much the tokens are worth; 0 when no group has a spread.
@@ -170,12 +226,24 @@ pub struct Metrics {
     pub mismatch_max: Option<f64>,
     /// KL(μ‖π) between sampler and trainer, by k3; exactly 0 for equal weights.
     pub mismatch_kl: Option<f64>,
+    /// Mean (log π − log μ)², the second moment that `m2po` bounds; half of it is the k2 estimate of KL(μ‖π).
+    pub mismatch_m2: Option<f64>,
     /// Mean weight of the correction.
     pub correction: Option<f64>,
+    /// Share of tokens left out, by the correction, a selection or a weight of 0; they stay in the denominator.
+    pub silent_share: Option<f64>,
     /// Effective sample size of the correction, (Σw)² / (n Σw²), from 0 to 1.
     pub ess: Option<f64>,
     /// KL(π‖ref) by k3.
     pub ref_kl: Option<f64>,
     /// KL(π‖ref) by k1.
     pub ref_k1: Option<f64>,
+    /// How much of the returns' variance the value head explains: 1 for all, 0 for no more than their mean would.
+    pub explained_variance: Option<f64>,
+    /// Share of tokens whose value moved past its bound.
+    pub value_clip_share: Option<f64>,
+    /// Share of pairs in which the chosen side is ahead.
+    pub pair_accuracy: Option<f64>,
+    /// Mean of by how much: of implied rewards for a preference, of scores for a reward model.
+    pub pair_margin: Option<f64>,
 }

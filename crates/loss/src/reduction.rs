@@ -1,9 +1,11 @@
 //! How the losses of tokens become one number, with denominators of the whole update batch.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
-use crate::LossError;
 use crate::error::setting;
+use crate::{LossError, Pair};
 
 /// How the losses of tokens become one number.
 ///
@@ -27,6 +29,9 @@ pub enum Reduction {
     },
     /// Sum over tokens; the learning rate then grows with the batch.
     Sum,
+    /// Sum over tokens, divided by the number of pairs: the mean over pairs of a term that spreads each pair's loss over its
+    /// tokens.
+    PairMean,
 }
 
 impl Reduction {
@@ -39,6 +44,11 @@ impl Reduction {
         }
     }
 
+    /// Whether the denominator counts pairs.
+    pub(crate) fn counts_pairs(&self) -> bool {
+        matches!(self, Reduction::PairMean)
+    }
+
     /// What one token's loss is multiplied with, in a sequence with `n_tokens` trained tokens, at least 1.
     pub fn coefficient(&self, totals: &Totals, n_tokens: u64) -> f64 {
         let (tokens, sequences) = (totals.n_tokens as f64, totals.n_sequences as f64);
@@ -48,6 +58,9 @@ impl Reduction {
             Reduction::SequenceSum => 1.0 / sequences,
             Reduction::FixedHorizon { horizon } => 1.0 / (sequences * f64::from(*horizon)),
             Reduction::Sum => 1.0,
+            // No pair, no loss.
+            Reduction::PairMean if totals.n_pairs == 0 => 0.0,
+            Reduction::PairMean => 1.0 / totals.n_pairs as f64,
         }
     }
 }
@@ -59,16 +72,29 @@ pub struct Totals {
     pub n_tokens: u64,
     /// Sequences with at least one trained token.
     pub n_sequences: u64,
+    /// Pairs with at least one trained token.
+    #[serde(default)]
+    pub n_pairs: u64,
 }
 
 impl Totals {
-    /// Counts the sequences of an update batch from which tokens are trained.
-    pub fn count<'a>(trained: impl IntoIterator<Item = &'a [bool]>) -> Self {
+    /// Counts the sequences of an update batch, by group, each with which of its tokens are trained and its side of a pair.
+    pub fn count<'a, G>(groups: impl IntoIterator<Item = G>) -> Self
+    where
+        G: IntoIterator<Item = (&'a [bool], Option<Pair>)>,
+    {
         let mut totals = Totals::default();
-        for sequence in trained {
-            let n = sequence.iter().filter(|t| **t).count() as u64;
-            totals.n_tokens += n;
-            totals.n_sequences += u64::from(n > 0);
+        for group in groups {
+            let mut pairs = BTreeSet::new();
+            for (trained, pair) in group {
+                let n = trained.iter().filter(|t| **t).count() as u64;
+                totals.n_tokens += n;
+                totals.n_sequences += u64::from(n > 0);
+                if let (Some(pair), true) = (pair, n > 0) {
+                    pairs.insert(pair.index);
+                }
+            }
+            totals.n_pairs += pairs.len() as u64;
         }
         totals
     }

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::exp::exp;
 use crate::{Loss, LossError};
 
 /// What the policy thinks of a sequence.
@@ -215,41 +214,96 @@ impl<'a> Row<'a> {
 
     /// Positions of the trained tokens, in order.
     pub fn trained_positions(&self) -> impl Iterator<Item = usize> + use<'a> {
-        self.trained.iter().enumerate().filter(|(_, trained)| **trained).map(|(t, _)| t)
-    }
-
-    /// π/π_old at a trained token, exactly 1 when the two log-probabilities are equal.
-    pub(crate) fn ratio(&self, t: usize) -> f64 {
-        let old = self.logp_old.expect("a term that reads the ratio declares that it needs π_old, which was checked");
-        exp(f64::from(self.logp[t]) - f64::from(old[t]))
+        positions(self.trained)
     }
 
     /// Checks that what the loss reads is there, has one length, and is finite at every trained token.
+    ///
+    /// What only a token that weighs something is read for, teacher and value, may be missing in a row of which none does.
     pub(crate) fn check(&self, sequence: usize, loss: &Loss) -> Result<(), LossError> {
+        let check = Check { trained: self.trained, sequence, any: self.n_trained() > 0 };
+        check.list("logp", Some(self.logp), true)?;
+        check.list("weight", Some(self.weight), true)?;
+        check.list("advantage", Some(self.advantage), true)?;
+        let pulled = self.pull.is_some();
+        check.list("logp_old", self.logp_old, loss.needs_old() || pulled)?;
+        check.list("logp_sampler", self.logp_sampler, loss.needs_sampler())?;
+        check.list("logp_ref", self.logp_ref, loss.needs_ref())?;
+        check.list("entropy", self.entropy, loss.needs_entropy())?;
+        check.list("pull", self.pull, false)?;
+        check.length("lag", self.lag.map(<[u32]>::len))?;
+        let check = Check { any: self.trained_positions().any(|t| self.weight[t] != 0.0), ..check };
+        check.list("value", self.value, loss.needs_value())?;
+        check.list("value_old", self.value_target.map(|v| v.old.as_slice()), loss.value.is_some())?;
+        check.list("returns", self.value_target.map(|v| v.returns.as_slice()), loss.value.is_some())?;
+        let needs = loss.term.rule().needs();
+        check.list("logp_teacher", self.teacher.map(|t| t.logp.as_slice()), needs.teacher)?;
+        if needs.top {
+            check.top(self.top, self.teacher.and_then(|t| t.top.as_ref()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The positions that are trained, in order.
+pub(crate) fn positions(trained: &[bool]) -> impl Iterator<Item = usize> {
+    trained.iter().enumerate().filter(|(_, trained)| **trained).map(|(t, _)| t)
+}
+
+/// Checks the lists of one sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct Check<'a> {
+    pub(crate) trained: &'a [bool],
+    pub(crate) sequence: usize,
+    /// Whether any token asks for the lists that are required.
+    pub(crate) any: bool,
+}
+
+impl Check<'_> {
+    pub(crate) fn list(&self, list: &'static str, values: Option<&[f32]>, required: bool) -> Result<(), LossError> {
+        let sequence = self.sequence;
+        let Some(values) = values else {
+            let missing = required && self.any;
+            return if missing { Err(LossError::Missing { list, sequence }) } else { Ok(()) };
+        };
+        self.length(list, Some(values.len()))?;
+        match positions(self.trained).find(|t| !values[*t].is_finite()) {
+            Some(token) => Err(LossError::NotFinite { what: list, sequence, token, value: f64::from(values[token]) }),
+            None => Ok(()),
+        }
+    }
+
+    fn length(&self, list: &'static str, got: Option<usize>) -> Result<(), LossError> {
         let needed = self.trained.len();
-        let old = (self.logp_old, loss.needs_old());
-        let sampler = (self.logp_sampler, loss.correction.rule().needs_old());
-        let lists = [
-            ("logp", Some(self.logp), true),
-            ("logp_old", old.0, old.1),
-            ("logp_sampler", sampler.0, sampler.1),
-            ("advantage", Some(self.advantage), true),
-            ("weight", Some(self.weight), true),
-            ("logp_ref", self.logp_ref, loss.needs_ref()),
-            ("entropy", self.entropy, loss.needs_entropy()),
-        ];
-        for (list, values, required) in lists {
-            let Some(values) = values else {
-                if required && self.n_trained() > 0 {
-                    return Err(LossError::Missing { list, sequence });
+        match got {
+            Some(got) if got != needed => Err(LossError::Length { list, sequence: self.sequence, got, needed }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Student and teacher must bring log-probabilities of the same tokens in each trained place.
+    fn top(&self, student: Option<&Top>, teacher: Option<&Top>) -> Result<(), LossError> {
+        let sequence = self.sequence;
+        let missing = |list| if self.any { Err(LossError::Missing { list, sequence }) } else { Ok(()) };
+        let Some(student) = student else { return missing("top") };
+        let Some(teacher) = teacher else { return missing("top_teacher") };
+        let needed = self.trained.len() * student.k;
+        for (list, top) in [("top", student), ("top_teacher", teacher)] {
+            for got in [top.ids.len(), top.logp.len()] {
+                if got != needed || top.k != student.k {
+                    return Err(LossError::Length { list, sequence, got, needed });
                 }
-                continue;
-            };
-            if values.len() != needed {
-                return Err(LossError::Length { list, sequence, got: values.len(), needed });
             }
-            if let Some(token) = self.trained_positions().find(|t| !values[*t].is_finite()) {
-                return Err(LossError::NotFinite { what: list, sequence, token, value: f64::from(values[token]) });
+        }
+        for token in positions(self.trained) {
+            let at = token * student.k..(token + 1) * student.k;
+            if student.ids[at.clone()] != teacher.ids[at.clone()] {
+                return Err(LossError::OtherTokens { sequence, token });
+            }
+            for (what, top) in [("top", student), ("top_teacher", teacher)] {
+                if let Some(value) = top.logp[at.clone()].iter().find(|v| !v.is_finite()) {
+                    return Err(LossError::NotFinite { what, sequence, token, value: f64::from(*value) });
+                }
             }
         }
         Ok(())

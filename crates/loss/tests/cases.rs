@@ -1,8 +1,9 @@
 //! Faults met in this field, each as a test of the loss; the names carry the case's number.
 
 use surefoot_loss::{
-    Correction, Estimator, GroupLoss, Kl, Loss, LossError, Nll, Old, PolicyGradient, Reduction, Row, Signal, Sums,
-    Term, TokenTis, TokenValues, Totals, evaluate,
+    Correction, Decoupled, Distill, Dpo, Estimator, GroupLoss, Kl, Loss, LossError, Nll, Old, Pair, PolicyGradient,
+    Reduction, Reinforce, Row, Signal, Sums, Teacher, Term, TokenTis, TokenValues, Totals, ValueLoss, ValueTarget,
+    evaluate,
 };
 
 /// One sequence: trained mask, log π, log μ, advantage; every token weighs 1.
@@ -31,7 +32,7 @@ fn on_policy(n: usize, advantage: f32) -> Given {
 }
 
 fn totals(all: &[Given]) -> Totals {
-    Totals::count(all.iter().map(|g| g.trained.as_slice()))
+    Totals::count([all.iter().map(|g| (g.trained.as_slice(), g.signal.pair))])
 }
 
 fn run(loss: &Loss, totals: &Totals, all: &[Given]) -> Result<GroupLoss, LossError> {
@@ -118,6 +119,54 @@ fn merging_groups_in_order_is_the_same_to_the_bit_however_they_are_spread() {
     assert_eq!(one_by_one, cut);
 }
 
+/// CASES A2: a value loss whose mean over eight tokens is .515 is .515 in one, two and four micro-batches.
+#[test]
+fn a2_the_value_loss_has_the_policys_denominator() {
+    let mut loss = grpo(Reduction::TokenMean);
+    loss.value = Some(ValueLoss { clip: None, coefficient: 1.0 });
+    // ½(V − 0)² of these has a mean of .515.
+    let values = [1.0f32, 0.5, 1.5, 0.25, 1.25, 0.75, 1.0, 1.245_993_6];
+    let target = |n| Some(ValueTarget { old: vec![0.0; n], returns: vec![0.0; n] });
+    let mut all: Vec<Given> = [1, 3, 2, 2].map(|n| on_policy(n, 0.0)).to_vec();
+    all.iter_mut().for_each(|g| g.signal.value = target(g.logp.len()));
+    let totals = totals(&all);
+    let mut from = values.iter().copied();
+    let values: Vec<TokenValues> = all
+        .iter()
+        .map(|g| TokenValues {
+            value: from.by_ref().take(g.logp.len()).collect(),
+            ..TokenValues::of(g.logp.clone(), Vec::new())
+        })
+        .collect();
+    for size in [4, 2, 1] {
+        let mut sums = Sums::default();
+        for (all, values) in all.chunks(size).zip(values.chunks(size)) {
+            let rows: Vec<Row<'_>> =
+                all.iter().zip(values).map(|(g, v)| Row::new(&g.trained, v, &g.recorded, &g.signal)).collect();
+            sums.merge(&evaluate(&loss, &totals, &rows).unwrap().sums);
+        }
+        assert!((sums.loss() - 0.515).abs() < 1e-7, "{size}: {}", sums.loss());
+        assert_eq!(sums.loss(), sums.loss_value);
+    }
+}
+
+/// CASES A3: eight equal samples lose the same in one micro-batch as in eight.
+#[test]
+fn a3_a_distillation_loss_does_not_grow_with_the_number_of_micro_batches() {
+    let mut one = on_policy(3, 0.0);
+    one.signal.teacher = Some(Teacher { logp: vec![-1.5; 3], top: None });
+    let all = vec![one; 8];
+    let totals = totals(&all);
+    for term in [Term::Distill(Distill { cap: None }), Term::Distill(Distill { cap: Some(2.0) })] {
+        let loss = Loss::new(term, Reduction::TokenMean);
+        let whole = run(&loss, &totals, &all).unwrap().loss;
+        let parts: f64 = all.chunks(1).map(|part| run(&loss, &totals, part).unwrap().loss).sum();
+        let alone = run(&loss, &self::totals(&all[..1]), &all[..1]).unwrap().loss;
+        assert!((whole - parts).abs() < 1e-15 && (whole - alone).abs() < 1e-15, "{whole} {parts} {alone}");
+        assert!(whole.abs() > 0.1);
+    }
+}
+
 #[test]
 fn a_micro_batch_that_counted_its_own_tokens_would_be_seen() {
     let all = eight();
@@ -161,7 +210,7 @@ fn a7_the_denominator_counts_generated_tokens() {
     let mut trained = vec![0; 5];
     trained.extend([1; 7]);
     let all = [given(&trained, &[-1.0; 12], &[-1.0; 12], 1.0)];
-    assert_eq!(totals(&all), Totals { n_tokens: 7, n_sequences: 1 });
+    assert_eq!(totals(&all), Totals { n_tokens: 7, n_sequences: 1, n_pairs: 0 });
     let got = run(&nll(Reduction::TokenMean), &totals(&all), &all).unwrap();
     assert!((got.loss - 1.0).abs() < 1e-15);
 }
@@ -248,6 +297,20 @@ fn an_exploded_ratio_is_refused_where_it_trains_and_silent_where_it_does_not() {
 }
 
 #[test]
+fn a_correction_that_overflowed_is_refused_where_it_trains_and_silent_where_it_does_not() {
+    let mut all = [on_policy(2, 1.0)];
+    all[0].recorded[1] = -2000.0;
+    all[0].signal.lag = Some(vec![1; 2]);
+    let mut loss = Loss::new(Term::Reinforce(Reinforce {}), Reduction::Sum);
+    loss.correction = Correction::Decoupled(Decoupled {});
+    let got = run(&loss, &totals(&all), &all);
+    assert!(matches!(got, Err(LossError::NotFinite { sequence: 0, token: 1, .. })), "{got:?}");
+    all[0].signal.weight[1] = 0.0;
+    let got = run(&loss, &totals(&all), &all).unwrap();
+    assert_eq!((got.loss, got.rows[0].dlogp.clone()), (0.25, vec![-1.0, 0.0]));
+}
+
+#[test]
 fn c13_equal_log_probabilities_give_a_ratio_of_exactly_one() {
     let all = eight().into_iter().map(|mut g| {
         g.recorded = g.logp.clone();
@@ -300,38 +363,6 @@ fn h11_nothing_trained_gives_no_mean_and_a_count_of_zero() {
 }
 
 #[test]
-fn a8_merging_adds_every_sum_and_keeps_every_largest() {
-    let mut all = eight();
-    all.iter_mut().for_each(|g| g.signal.logp_ref = Some(vec![-1.0; g.logp.len()]));
-    let entropy = [0.5f32; 8];
-    let mut loss = grpo(Reduction::TokenMean);
-    loss.term = Term::PolicyGradient(PolicyGradient { ratio_min: 0.95, ratio_max: 1.05, dual_clip: Some(1.06) });
-    loss.kl = Some(Kl { estimator: Estimator::K2, coefficient: 0.1 });
-    loss.entropy_coefficient = 0.1;
-    // Turning the signs meets bounds on both sides.
-    let values = |g: &Given| TokenValues::of(g.logp.clone(), entropy[..g.logp.len()].to_vec());
-    let values: Vec<TokenValues> = all.iter().map(values).collect();
-    let rows: Vec<Row<'_>> =
-        all.iter().zip(&values).map(|(g, v)| Row::new(&g.trained, v, &g.recorded, &g.signal)).collect();
-    let mut turned = all.clone();
-    turned.iter_mut().for_each(|g| g.signal.advantage.iter_mut().for_each(|a| *a = -*a));
-    let turned: Vec<Row<'_>> =
-        turned.iter().zip(&values).map(|(g, v)| Row::new(&g.trained, v, &g.recorded, &g.signal)).collect();
-    let both = [rows, turned].concat();
-    let one = evaluate(&loss, &Totals { n_tokens: 99, n_sequences: 9 }, &both).unwrap().sums;
-    let mut two = one;
-    two.merge(&one);
-    let fields = |sums: &Sums| serde_json::to_value(sums).unwrap().as_object().unwrap().clone();
-    let (one, two) = (fields(&one), fields(&two));
-    for (name, value) in &one {
-        let (value, merged) = (value.as_f64().unwrap(), two[name].as_f64().unwrap());
-        assert_ne!(value, 0.0, "`{name}` is not tested here");
-        let want = if name.ends_with("_max") { value } else { 2.0 * value };
-        assert_eq!(merged, want, "`{name}`");
-    }
-}
-
-#[test]
 fn a_token_that_weighs_nothing_stays_in_the_denominator() {
     let mut all = [on_policy(4, 1.0)];
     all[0].signal.weight[3] = 0.0;
@@ -357,9 +388,28 @@ fn lists_of_another_length_and_totals_of_another_batch_are_refused() {
     all[0].signal.advantage.pop();
     let got = run(&grpo(Reduction::Sum), &good, &all).unwrap_err().to_string();
     assert_eq!(got, "`advantage` of sequence 0 has 2 entries, needed 3, one a token");
-    let got = run(&grpo(Reduction::Sum), &Totals { n_tokens: 2, n_sequences: 1 }, &[on_policy(3, 1.0)]);
+    let got = run(&grpo(Reduction::Sum), &Totals { n_tokens: 2, n_sequences: 1, n_pairs: 0 }, &[on_policy(3, 1.0)]);
     let got = got.unwrap_err().to_string();
     assert_eq!(got, "totals count 2 trained tokens, needed at least the 3 of this group");
+}
+
+#[test]
+fn pairs_are_counted_by_group_whatever_the_number_of_their_sequences() {
+    let pair = |index, chosen| Some(Pair { index, chosen });
+    let (one, none): (&[bool], &[bool]) = (&[false, true], &[false]);
+    let group =
+        vec![(one, pair(0, true)), (one, pair(0, true)), (one, pair(0, false)), (one, pair(1, true)), (one, None)];
+    let other = vec![(one, pair(0, true)), (none, pair(5, true))];
+    assert_eq!(Totals::count([group, other]), Totals { n_tokens: 6, n_sequences: 6, n_pairs: 3 });
+    let mut all = [on_policy(2, 1.0)];
+    all[0].signal.pair = pair(0, true);
+    all[0].signal.logp_ref = Some(vec![-1.0; 2]);
+    let dpo = Loss::new(Term::Dpo(Dpo { beta: 0.1 }), Reduction::PairMean);
+    let got = run(&dpo, &Totals { n_tokens: 2, n_sequences: 1, n_pairs: 0 }, &all).unwrap_err().to_string();
+    assert_eq!(got, "totals count 0 pairs, needed at least the 1 of this group");
+    // Without any pair there is no loss, and nothing is divided by 0.
+    all[0].signal.pair = None;
+    assert_eq!(run(&dpo, &totals(&all), &all).unwrap().loss, 0.0);
 }
 
 #[test]
@@ -411,6 +461,15 @@ fn settings_outside_their_range_are_named() {
     assert_eq!(message(&kl), "`kl.coefficient` is -0.1, needed a finite number at least 0");
     let entropy = |l: &mut Loss| l.entropy_coefficient = f64::INFINITY;
     assert_eq!(message(&entropy), "`entropy.coefficient` is inf, needed a finite number at least 0");
+    let value = |l: &mut Loss| l.value = Some(ValueLoss { clip: None, coefficient: -0.5 });
+    assert_eq!(message(&value), "`value.coefficient` is -0.5, needed a finite number at least 0");
+    let clip = |l: &mut Loss| l.value = Some(ValueLoss { clip: Some(0.0), coefficient: 0.5 });
+    assert_eq!(message(&clip), "`value.clip` is 0, needed a finite number above 0");
+    let pairs = |l: &mut Loss| l.reduction = Reduction::PairMean;
+    assert_eq!(
+        message(&pairs),
+        "reduction `pair_mean` divides by pairs, needed a term that makes some, got `policy_gradient`"
+    );
     let horizon = |l: &mut Loss| l.reduction = Reduction::FixedHorizon { horizon: 0 };
     assert_eq!(message(&horizon), "`horizon` is 0, needed a whole number at least 1");
 }

@@ -12,7 +12,7 @@ use crate::adapter::{Adapter, Lora, Site};
 use crate::config::Gate;
 use crate::params::{self, HalfParams, Layer};
 use crate::rope::RopeTable;
-use crate::{Config, Params};
+use crate::{Config, Params, ValueHead};
 
 /// Rows a unit of element-wise work takes at least.
 const GRAIN: usize = 4;
@@ -141,13 +141,15 @@ pub fn forward(pass: &Pass<'_>, layer: usize, x: &mut [f32], kept: &mut Kept, wo
     cpu.each_row(rows, GRAIN, (x, d), |r, x| add(cpu.isa(), &down[r * d..(r + 1) * d], x));
 }
 
-/// Gradients being accumulated, of the weights, of an adapter, or of neither.
+/// Gradients being accumulated, each of what is trained.
 #[derive(Debug, Default)]
 pub struct Grads {
     /// Of every weight; the head has its own even where it is tied.
     pub params: Option<Params>,
     /// Of the adapter.
     pub adapter: Option<Adapter>,
+    /// Of the value head.
+    pub value: Option<ValueHead>,
 }
 
 /// Where attention's derivative comes from: (layer, heads, rotated rows, result, ∂result, ∂rows).

@@ -5,6 +5,8 @@ use tensor::rows::first_not_finite;
 use tensor::vocab::{BANNED, Normaliser, Target, draw, logits_back, most_likely, normalise, temper};
 use tensor::{Buffer, Cpu, Isa, Panels, Term, Weights};
 
+use crate::top;
+
 /// What turns logits into π: the temperature and the tokens removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Tempering<'a> {
@@ -140,6 +142,17 @@ fn cut(z: &mut [f32], n: &Normaliser, how: &Draw<'_>) {
 /// Logits kept between values and derivatives; what has more computes them twice.
 const KEPT: usize = 40 << 20;
 
+/// What is found of a row.
+#[derive(Debug, Clone)]
+pub struct RowValues {
+    /// The row's normaliser.
+    pub normaliser: Normaliser,
+    /// Log-probabilities of its targets.
+    pub logp: Vec<f32>,
+    /// Its most likely tokens with their log-probabilities, falling; where asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// The fused vocabulary loss: never more logits at once than a chunk of rows.
 #[derive(Debug, Default)]
 pub struct VocabularyLoss {
@@ -152,28 +165,34 @@ impl VocabularyLoss {
         (KEPT / vocabulary.max(1)).clamp(64, 4096)
     }
 
-    /// Log-probabilities of each row's tokens, and each row's normaliser.
+    /// Each row's normaliser, the log-probabilities of its tokens, and its `top_k` most likely ones.
     ///
     /// - Shapes: `h [R, D]` normed; `tokens[r]` are the row's targets.
+    /// - Holds: of equal logits the lower id comes first; a row without a target has no most likely tokens named.
     pub fn values(
         &mut self,
         cpu: &Cpu,
         head: Weights<'_>,
         h: &[f32],
-        tokens: &[Vec<u32>],
+        tokens: &[&[u32]],
+        top_k: usize,
         tempering: &Tempering<'_>,
-    ) -> Vec<(Normaliser, Vec<f32>)> {
+    ) -> Vec<RowValues> {
         let mut all = Vec::with_capacity(tokens.len());
         for chunk in chunks(tokens.len(), head.n_outputs()) {
             self.scaled(cpu, head, h, chunk.clone(), tempering);
-            let mut out: Vec<Option<(Normaliser, Vec<f32>)>> = vec![None; chunk.len()];
+            let mut out: Vec<Option<RowValues>> = vec![None; chunk.len()];
             let slots = std::sync::Mutex::new(&mut out);
             let v = head.n_outputs();
             cpu.each(chunk.len(), 1, |i| {
                 let z = &self.z[i * v..(i + 1) * v];
-                let n = normalise(cpu.isa(), z);
-                let logp = tokens[chunk.start + i].iter().map(|t| n.log_probability(z[*t as usize])).collect();
-                slots.lock().expect("no unit panics while it holds the lock")[i] = Some((n, logp));
+                let normaliser = normalise(cpu.isa(), z);
+                let logp = |t: &u32| normaliser.log_probability(z[*t as usize]);
+                let targets = tokens[chunk.start + i];
+                let k = if targets.is_empty() { 0 } else { top_k };
+                let top = top::most_likely(z, k).into_iter().map(|t| (t, logp(&t))).collect();
+                let found = RowValues { normaliser, logp: targets.iter().map(logp).collect(), top };
+                slots.lock().expect("no unit panics while it holds the lock")[i] = Some(found);
             });
             all.extend(out.into_iter().map(|o| o.expect("every row was computed")));
         }
@@ -184,7 +203,7 @@ impl VocabularyLoss {
     ///
     /// - Shapes: `dh [R, D]` overwritten.
     /// - Holds: called right after [`VocabularyLoss::values`] with the same rows; the head's gradient sums over rows in
-    ///   order.
+    ///   order; a row without a target adds nothing.
     pub fn backward(
         &mut self,
         cpu: &Cpu,
@@ -204,8 +223,9 @@ impl VocabularyLoss {
             }
             let rows = chunk.len();
             let z = &mut self.z[..rows * v];
-            cpu.each_row(rows, 1, (&mut *z, v), |i, z| {
-                logits_back(cpu.isa(), z, &values[chunk.start + i], &targets[chunk.start + i], tempering.inverse);
+            cpu.each_row(rows, 1, (&mut *z, v), |i, z| match targets[chunk.start + i].as_slice() {
+                [] => z.fill(0.0),
+                targets => logits_back(cpu.isa(), z, &values[chunk.start + i], targets, tempering.inverse),
             });
             let h = &h[chunk.start * d..chunk.end * d];
             let dh = &mut dh[chunk.start * d..chunk.end * d];

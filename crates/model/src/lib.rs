@@ -20,6 +20,8 @@ pub mod packed;
 pub mod params;
 pub mod peft;
 pub mod rope;
+mod top;
+mod value;
 
 pub use adapter::{Adapter, Target};
 pub use config::Config;
@@ -27,3 +29,4 @@ pub use error::ModelError;
 pub use infer::Infer;
 pub use load::load;
 pub use params::{HalfParams, Params};
+pub use value::ValueHead;

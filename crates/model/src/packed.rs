@@ -1,152 +1,64 @@
 //! Training's forward and backward pass over packed sequences: a group's common start is there once.
 
+mod layout;
+
+pub use layout::{Layout, Pack, Sequence, ValueAt};
+
 use std::ops::Range;
 
 use episode::Token;
 use tensor::attention::Heads;
-use tensor::attention::packed::{self as attention, Segment};
+use tensor::attention::packed as attention;
 use tensor::rows::{rms_norm, rms_norm_back_into, rms_norm_weight};
 use tensor::vocab::{Normaliser, Target};
 use tensor::{Buffer, Cpu};
 
 use crate::block::{self, Grads, Kept, Pass, Work};
-use crate::head::{Tempering, VocabularyLoss};
+use crate::head::{RowValues, Tempering, VocabularyLoss};
 use crate::infer::{Ropes, embed};
 use crate::params::{self, HalfParams};
-use crate::{Adapter, Config, Params};
+use crate::{Adapter, Config, Params, ValueHead};
+use layout::{Asked, Group, Room};
 
-/// One sequence to train on.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequence<'a> {
-    /// Token ids, `[T]`.
-    pub tokens: &'a [Token],
-    /// Which tokens are trained, `[T]`; never the first.
-    pub trained: &'a [bool],
+/// What a pass finds about the tokens of a sequence.
+///
+/// - Shapes: every list `[T]`, 0 at tokens that are not trained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Values {
+    /// Log-probability of each trained token.
+    pub logp: Vec<f32>,
+    /// Entropy where each was drawn.
+    pub entropy: Vec<f32>,
+    /// The value head's estimates; empty unless asked for.
+    pub value: Vec<f32>,
+    /// Other tokens in the place of each trained one, where asked for.
+    pub top: Option<Top>,
 }
 
-/// A token's values: log-probability and entropy.
-pub type Values = (Vec<f32>, Vec<f32>);
-
-/// One group's place in the pack.
-#[derive(Debug)]
-struct Group {
-    /// Its rows among the pack's predicting ones.
-    predicting: Range<usize>,
-    /// Tokens of each sequence.
-    lengths: Vec<usize>,
+/// Log-probabilities of `k` tokens in the place of each trained one.
+///
+/// - Shapes: both lists `[T · k]`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Top {
+    /// How many a token.
+    pub k: usize,
+    /// Which tokens; what stands at tokens that are not trained means nothing.
+    pub ids: Vec<Token>,
+    /// Their log-probabilities, 0 at tokens that are not trained.
+    pub logp: Vec<f32>,
 }
 
-/// A row whose next token is trained.
-#[derive(Debug)]
-struct Predicting {
-    /// Which row of the pack.
-    row: usize,
-    /// The (sequence, position) it predicts; several where sequences share it.
-    places: Vec<(usize, usize)>,
-}
-
-/// Groups of sequences laid out as rows: each group's common start, then each sequence's rest.
-#[derive(Debug, Default)]
-pub struct Pack {
-    tokens: Vec<Token>,
-    positions: Vec<usize>,
-    groups: Vec<Group>,
-    segments: Vec<Vec<Segment>>,
-    /// Group by group, within a group by row.
-    predicting: Vec<Predicting>,
-    /// The tokens at their places.
-    targets: Vec<Vec<Token>>,
-}
-
-impl Pack {
-    /// Rows a group takes.
-    pub fn rows_of(group: &[Sequence<'_>], share: bool) -> usize {
-        let common = common_start(group, share);
-        common + group.iter().map(|s| last_row(s).saturating_sub(common)).sum::<usize>()
-    }
-
-    /// Adds a group; with `share` its common start is laid out once.
-    pub fn push(&mut self, group: &[Sequence<'_>], share: bool) {
-        let common = common_start(group, share);
-        let mut segments = Vec::new();
-        let mut rows: Vec<Predicting> = Vec::new();
-        let start = self.tokens.len();
-        if common > 0 {
-            segments.push(Segment { first: start, len: common, parent: None });
-            self.lay(&group[0].tokens[..common], 0);
-        }
-        for (index, sequence) in group.iter().enumerate() {
-            let end = last_row(sequence);
-            let first = self.tokens.len();
-            if end > common {
-                segments.push(Segment { first, len: end - common, parent: (common > 0).then_some(0) });
-                self.lay(&sequence.tokens[common..end], common);
-            }
-            for position in (1..sequence.tokens.len()).filter(|p| sequence.trained[*p]) {
-                let at = position - 1;
-                let row = if at < common { start + at } else { first + at - common };
-                match rows.iter_mut().find(|p| p.row == row) {
-                    Some(p) => p.places.push((index, position)),
-                    None => rows.push(Predicting { row, places: vec![(index, position)] }),
-                }
-            }
-        }
-        rows.sort_by_key(|p| p.row);
-        let token = |(s, p): &(usize, usize)| group[*s].tokens[*p];
-        self.targets.extend(rows.iter().map(|p| p.places.iter().map(token).collect()));
-        self.segments.push(segments);
-        let predicting = self.predicting.len()..self.predicting.len() + rows.len();
-        self.predicting.extend(rows);
-        self.groups.push(Group { predicting, lengths: group.iter().map(|s| s.tokens.len()).collect() });
-    }
-
-    /// Runs of whole groups whose predicting rows are at most `most` together, or one group.
-    fn runs(&self, most: usize) -> Vec<Range<usize>> {
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for (index, group) in self.groups.iter().enumerate() {
-            let start = |run: &Range<usize>| self.groups[run.start].predicting.start;
-            match runs.last_mut().filter(|run| group.predicting.end - start(run) <= most) {
-                Some(run) => run.end = index + 1,
-                None => runs.push(index..index + 1),
-            }
-        }
-        runs
-    }
-
-    fn lay(&mut self, tokens: &[Token], position: usize) {
-        self.tokens.extend_from_slice(tokens);
-        self.positions.extend(position..position + tokens.len());
-    }
-
-    /// The predicting rows of a run of groups.
-    fn rows_predicting(&self, run: &Range<usize>) -> Range<usize> {
-        self.groups[run.start].predicting.start..self.groups[run.end - 1].predicting.end
-    }
-
-    /// Number of rows.
-    pub fn n_rows(&self) -> usize {
-        self.tokens.len()
-    }
-}
-
-/// Rows a sequence needs: up to the one that predicts its last trained token.
-fn last_row(s: &Sequence<'_>) -> usize {
-    s.trained.iter().rposition(|t| *t).unwrap_or(0)
-}
-
-/// Tokens that all sequences of a group begin with and that none of them trains, all of them laid out as rows.
-fn common_start(group: &[Sequence<'_>], share: bool) -> usize {
-    if !share || group.len() < 2 {
-        return 0;
-    }
-    let first = &group[0];
-    let mut common = group.iter().map(last_row).min().unwrap_or(0);
-    for s in group {
-        let same = s.tokens.iter().zip(first.tokens).take_while(|(a, b)| a == b).count();
-        let untrained = s.trained.iter().position(|t| *t).unwrap_or(s.tokens.len());
-        common = common.min(same).min(untrained);
-    }
-    common
+/// Derivatives of the loss by what [`Values`] holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Derivatives {
+    /// ∂loss/∂logp, `[T]`.
+    pub logp: Vec<f32>,
+    /// ∂loss/∂H, `[T]`, or empty.
+    pub entropy: Vec<f32>,
+    /// ∂loss/∂value, `[T]`, or empty.
+    pub value: Vec<f32>,
+    /// ∂loss/∂logp of the tokens in [`Sequence::top`], `[T · k]`, or empty.
+    pub top: Vec<f32>,
 }
 
 /// Buffers for training passes, reused from one to the next.
@@ -161,8 +73,10 @@ pub struct Trainer {
     h: Buffer,
     dh: Buffer,
     dx: Buffer,
-    /// 1/rms of the predicting rows at hand.
+    /// 1/rms of the asked rows at hand.
     inverse: Buffer,
+    /// What the value head says of them.
+    value: Buffer,
     head: VocabularyLoss,
 }
 
@@ -179,12 +93,11 @@ pub struct Given<'a> {
     pub half: Option<&'a HalfParams>,
     /// The adapter beside them.
     pub adapter: Option<&'a Adapter>,
+    /// The value head, where there is one; nothing may ask for values where there is none.
+    pub value: Option<&'a ValueHead>,
     /// What turns logits into π.
     pub tempering: Tempering<'a>,
 }
-
-/// A group's derivatives: by sequence, ∂loss/∂logp and ∂loss/∂H by token (the latter may be empty).
-pub type Derivatives = Vec<(Vec<f32>, Vec<f32>)>;
 
 impl Trainer {
     /// Buffers for a model. With `recompute` a block's forward pass is run again in the backward pass: a third more work, a
@@ -202,11 +115,12 @@ impl Trainer {
             dh: Buffer::default(),
             dx: Buffer::default(),
             inverse: Buffer::default(),
+            value: Buffer::default(),
             head: VocabularyLoss::default(),
         }
     }
 
-    /// Log-probabilities and entropies of every trained token, by group and sequence.
+    /// The values of every trained token, by group and sequence.
     pub fn forward(&mut self, given: &Given<'_>, pack: &Pack) -> Vec<Vec<Values>> {
         self.layers(given, pack, false);
         let runs = pack.runs(VocabularyLoss::rows_at_once(given.config.vocabulary));
@@ -215,6 +129,7 @@ impl Trainer {
 
     /// Forward, the loss group by group, backward; gradients are added to `grads`.
     ///
+    /// - Shapes: the loss answers with the derivatives of each sequence of its group.
     /// - Holds: groups in order, and within a group rows in order, so that cutting between groups changes no bit. The vocabulary's part is
     ///   done for several groups at once where their logits fit.
     pub fn forward_backward(
@@ -222,7 +137,7 @@ impl Trainer {
         given: &Given<'_>,
         pack: &Pack,
         grads: &mut Grads,
-        loss: &mut dyn FnMut(usize, &[Values]) -> Derivatives,
+        loss: &mut dyn FnMut(usize, &[Values]) -> Vec<Derivatives>,
     ) {
         let (cpu, c, d) = (given.cpu, given.config, given.config.width);
         let rows = pack.n_rows();
@@ -231,23 +146,27 @@ impl Trainer {
         for run in pack.runs(VocabularyLoss::rows_at_once(c.vocabulary)) {
             let (normalisers, values) = self.values(given, pack, run.clone());
             let mut targets: Vec<Vec<Target>> = Vec::with_capacity(normalisers.len());
+            // By asked row, once a loss has a derivative by the value.
+            let mut dvalue: Vec<f32> = Vec::new();
             for (index, values) in run.clone().zip(&values) {
                 let derivatives = loss(index, values);
-                let target = |((s, p), token): (&(usize, usize), &Token)| Target {
-                    token: *token,
-                    dlogp: derivatives[*s].0[*p],
-                    dentropy: derivatives[*s].1.get(*p).copied().unwrap_or(0.0),
-                };
-                let at = pack.groups[index].predicting.clone();
-                let rows = pack.predicting[at.clone()].iter().zip(&pack.targets[at]);
-                targets.extend(rows.map(|(p, tokens)| p.places.iter().zip(tokens).map(target).collect()));
+                let asked = &pack.asked[pack.groups[index].asked.clone()];
+                if derivatives.iter().any(|d| !d.value.is_empty()) {
+                    dvalue.resize(targets.len(), 0.0);
+                    dvalue.extend(asked.iter().map(|row| value_derivative(row, &derivatives)));
+                }
+                targets.extend(asked.iter().map(|row| with_derivatives(row, &pack.groups[index], &derivatives)));
             }
             let n = targets.len();
-            let dh = self.dh.reserve(n * d);
+            let (h, dh) = (&self.h[..n * d], self.dh.reserve(n * d));
             let head_grad = grads.params.as_mut().map(|g| g.head.as_mut().expect("a gradient has its own head"));
             let head = params::head(given.params, given.half);
-            self.head.backward(cpu, head, &self.h[..n * d], &normalisers, &targets, &given.tempering, dh, head_grad);
-            self.final_norm_back(given, &pack.predicting[pack.rows_predicting(&run)], grads);
+            self.head.backward(cpu, head, h, &normalisers, &targets, &given.tempering, dh, head_grad);
+            if let Some(value) = given.value.filter(|_| !dvalue.is_empty()) {
+                dvalue.resize(n, 0.0);
+                value.backward(cpu, h, &dvalue, dh, grads.value.as_mut());
+            }
+            self.final_norm_back(given, &pack.asked[pack.rows_asked(&run)], grads);
         }
         let positions = &pack.positions;
         let pass = Pass {
@@ -310,35 +229,40 @@ impl Trainer {
         }
     }
 
-    /// Final norm and head of a run of groups: normalisers of its rows, and by group the values of its tokens.
+    /// Final norm and heads of a run of groups: normalisers of its rows, and by group the values of its tokens.
     fn values(&mut self, given: &Given<'_>, pack: &Pack, run: Range<usize>) -> (Vec<Normaliser>, Vec<Vec<Values>>) {
         let (cpu, c, d) = (given.cpu, given.config, given.config.width);
-        let at = pack.rows_predicting(&run);
-        let rows = &pack.predicting[at.clone()];
+        let at = pack.rows_asked(&run);
+        let rows = &pack.asked[at.clone()];
         let (h, inverse) = (self.h.reserve(rows.len() * d), self.inverse.reserve(rows.len()));
         cpu.each_rows(rows.len(), 4, [(&mut *h, d), (inverse, 1)], |i, [h, inverse]| {
             let x = &self.x[rows[i].row * d..][..d];
             inverse[0] = rms_norm(cpu.isa(), x, &given.params.final_norm, c.norm_epsilon, h);
         });
         let head = params::head(given.params, given.half);
-        let found = self.head.values(cpu, head, h, &pack.targets[at.clone()], &given.tempering);
+        let targets: Vec<&[Token]> = rows.iter().map(|r| r.targets.as_slice()).collect();
+        let found = self.head.values(cpu, head, h, &targets, pack.layout.top_k, &given.tempering);
+        let mut value: &[f32] = &[];
+        if pack.layout.value != ValueAt::Nowhere {
+            let head = given.value.expect("values are asked only of a policy with a value head");
+            let out = self.value.reserve(rows.len());
+            head.forward(cpu, h, out);
+            value = out;
+        }
         let mut all = Vec::with_capacity(run.len());
         for group in &pack.groups[run] {
-            let mut values: Vec<Values> = group.lengths.iter().map(|n| (vec![0.0; *n], vec![0.0; *n])).collect();
-            for row in group.predicting.clone() {
-                let (normaliser, logps) = &found[row - at.start];
-                for ((s, p), logp) in pack.predicting[row].places.iter().zip(logps) {
-                    values[*s].0[*p] = *logp;
-                    values[*s].1[*p] = normaliser.entropy as f32;
-                }
+            let mut values: Vec<Values> = group.sequences.iter().map(|room| blank(room, &pack.layout)).collect();
+            for row in group.asked.clone() {
+                let i = row - at.start;
+                spread(&pack.asked[row], &found[i], value.get(i), &mut values);
             }
             all.push(values);
         }
-        (found.into_iter().map(|(n, _)| n).collect(), all)
+        (found.into_iter().map(|row| row.normaliser).collect(), all)
     }
 
     /// The final norm's derivative for rows that [`Trainer::values`] has just normed.
-    fn final_norm_back(&mut self, given: &Given<'_>, rows: &[Predicting], grads: &mut Grads) {
+    fn final_norm_back(&mut self, given: &Given<'_>, rows: &[Asked], grads: &mut Grads) {
         let (cpu, d) = (given.cpu, given.config.width);
         let w = &given.params.final_norm;
         let (x, inverse, dh) = (&self.x, &self.inverse, &self.dh);
@@ -358,6 +282,63 @@ impl Trainer {
             }
         }
     }
+}
+
+/// Room for a sequence's values.
+fn blank(room: &Room, layout: &Layout) -> Values {
+    let zeros = |n: usize| vec![0.0; n];
+    let top = match (&room.top, layout.top_k) {
+        (Some((k, ids)), _) => Some(Top { k: *k, ids: ids.clone(), logp: zeros(ids.len()) }),
+        (None, 0) => None,
+        (None, k) => Some(Top { k, ids: vec![0; room.len * k], logp: zeros(room.len * k) }),
+    };
+    let value = if layout.value == ValueAt::Nowhere { Vec::new() } else { zeros(room.len) };
+    Values { logp: zeros(room.len), entropy: zeros(room.len), value, top }
+}
+
+/// Writes what was found of a row to the tokens it is about.
+fn spread(asked: &Asked, found: &RowValues, value: Option<&f32>, values: &mut [Values]) {
+    // Past the tokens at the row's places lie those named for each of them.
+    let mut named = asked.places.len();
+    for ((s, p), logp) in asked.places.iter().zip(&found.logp) {
+        let own = &mut values[*s];
+        own.logp[*p] = *logp;
+        own.entropy[*p] = found.normaliser.entropy as f32;
+        let Some(top) = &mut own.top else { continue };
+        let at = p * top.k..(p + 1) * top.k;
+        if found.top.is_empty() {
+            top.logp[at].copy_from_slice(&found.logp[named..named + top.k]);
+            named += top.k;
+        } else {
+            for (i, (token, logp)) in at.zip(&found.top) {
+                (top.ids[i], top.logp[i]) = (*token, *logp);
+            }
+        }
+    }
+    if let Some(value) = value {
+        for (s, p) in &asked.values {
+            values[*s].value[*p] = *value;
+        }
+    }
+}
+
+/// A row's targets with their derivatives, in the order of [`Asked::targets`].
+fn with_derivatives(asked: &Asked, group: &Group, derivatives: &[Derivatives]) -> Vec<Target> {
+    let own = asked.places.iter().map(|(s, p)| {
+        let d = &derivatives[*s];
+        (d.logp[*p], d.entropy.get(*p).copied().unwrap_or(0.0))
+    });
+    let named = asked.places.iter().flat_map(|(s, p)| {
+        let k = group.sequences[*s].top.as_ref().map_or(0, |(k, _)| *k);
+        (p * k..(p + 1) * k).map(|i| (derivatives[*s].top.get(i).copied().unwrap_or(0.0), 0.0))
+    });
+    let target = |(token, (dlogp, dentropy)): (&Token, (f32, f32))| Target { token: *token, dlogp, dentropy };
+    asked.targets.iter().zip(own.chain(named)).map(target).collect()
+}
+
+/// The loss's derivative by the value of a row, summed over the tokens whose value it is.
+fn value_derivative(asked: &Asked, derivatives: &[Derivatives]) -> f32 {
+    asked.values.iter().map(|(s, p)| derivatives[*s].value.get(*p).copied().unwrap_or(0.0)).sum()
 }
 
 /// Attention over a pack, as blocks ask for it.

@@ -19,7 +19,7 @@ use model::block::Grads;
 use model::cache::{Cache, Sequence as Cached};
 use model::head::Tempering;
 use model::infer::Row;
-use model::packed::{Derivatives, Given, Pack, Sequence, Trainer, Values};
+use model::packed::{Derivatives, Given, Layout, Pack, Sequence, Trainer, Values};
 use model::params::Slot;
 use model::{Adapter, Config, Infer, Params, Target};
 
@@ -95,17 +95,18 @@ impl Case {
         let banned = self.banned();
         let inverse = 1.0 / self.json["temperature"].as_f64().unwrap() as f32;
         let tempering = Tempering { inverse, banned: &banned };
-        let given =
-            Given { cpu: &self.cpu, config: &self.config, params: &self.params, half: None, adapter, tempering };
-        let mut pack = Pack::default();
+        let (cpu, config, params) = (&self.cpu, &self.config, &self.params);
+        let given = Given { cpu, config, params, half: None, adapter, value: None, tempering };
+        let mut pack = Pack::new(Layout { share: true, ..Layout::default() });
         for group in &groups {
-            let sequences: Vec<_> = group.iter().map(|i| Sequence { tokens: &i.tokens, trained: &i.trained }).collect();
-            pack.push(&sequences, true);
+            let sequences: Vec<_> = group.iter().map(|i| Sequence::new(&i.tokens, &i.trained)).collect();
+            pack.push(&sequences);
         }
         let mut all = Vec::new();
-        let mut loss = |index: usize, values: &[Values]| -> Derivatives {
+        let one = |i: &Item| Derivatives { logp: i.c.clone(), entropy: i.e.clone(), ..Derivatives::default() };
+        let mut loss = |index: usize, values: &[Values]| -> Vec<Derivatives> {
             all.push(values.to_vec());
-            groups[index].iter().map(|i| (i.c.clone(), i.e.clone())).collect()
+            groups[index].iter().map(one).collect()
         };
         Trainer::new(&self.config, false).forward_backward(&given, &pack, grads, &mut loss);
         all
@@ -120,9 +121,10 @@ impl Case {
             let (logp, entropy) = (numbers(&want["logp"]), numbers(&want["entropy"]));
             for t in (0..item.tokens.len()).filter(|t| item.trained[*t]) {
                 worst = worst
-                    .max((f64::from(values.0[t]) - logp[t]).abs())
-                    .max((f64::from(values.1[t]) - entropy[t]).abs());
-                loss += f64::from(item.c[t]) * f64::from(values.0[t]) + f64::from(item.e[t]) * f64::from(values.1[t]);
+                    .max((f64::from(values.logp[t]) - logp[t]).abs())
+                    .max((f64::from(values.entropy[t]) - entropy[t]).abs());
+                loss += f64::from(item.c[t]) * f64::from(values.logp[t])
+                    + f64::from(item.e[t]) * f64::from(values.entropy[t]);
             }
         }
         println!("{kind}: log-probabilities and entropies differ by at most {worst:.2e}");
@@ -187,7 +189,7 @@ fn logits_match_the_reference() {
 fn every_weight_gradient_matches_the_reference() {
     for family in FAMILIES {
         let case = Case::open(family);
-        let mut grads = Grads { params: Some(Params::zeroed(&case.config, true)), adapter: None };
+        let mut grads = Grads { params: Some(Params::zeroed(&case.config, true)), ..Grads::default() };
         let values = case.train(None, &mut grads);
         case.check_values("base", &values);
         let mut worst = (0.0, String::new());
@@ -218,7 +220,7 @@ fn every_adapter_gradient_matches_the_reference() {
         let case = Case::open(family);
         let adapter = model::peft::load(&case.folder.join("adapter"), &case.config).unwrap();
         let zeros = Adapter::zeroed(&case.config, adapter.rank, adapter.alpha, &adapter.targets).unwrap();
-        let mut grads = Grads { params: None, adapter: Some(zeros) };
+        let mut grads = Grads { adapter: Some(zeros), ..Grads::default() };
         let values = case.train(Some(&adapter), &mut grads);
         case.check_values("lora", &values);
         let mut worst = (0.0, String::new());

@@ -104,9 +104,9 @@ fn logits(cpu: &Cpu, config: &Config, params: &Params, tokens: &[u32], chunk: us
 fn trained(cpu: &Cpu, config: &Config, params: &Params, tokens: &[u32]) -> Vec<f32> {
     let trained: Vec<bool> = (0..tokens.len()).map(|i| i > 0).collect();
     let mut pack = Pack::default();
-    pack.push(&[Sequence { tokens, trained: &trained }], true);
-    let given = Given { cpu, config, params, half: None, adapter: None, tempering: Tempering::NONE };
-    Trainer::new(config, false).forward(&given, &pack).remove(0).remove(0).0.split_off(1)
+    pack.push(&[Sequence::new(tokens, &trained)]);
+    let given = Given { cpu, config, params, half: None, adapter: None, value: None, tempering: Tempering::NONE };
+    Trainer::new(config, false).forward(&given, &pack).remove(0).remove(0).logp.split_off(1)
 }
 
 /// The same from raw logits.

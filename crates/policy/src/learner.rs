@@ -15,7 +15,8 @@ pub struct TrainSequence<'a> {
     pub tokens: &'a [Token],
     /// Which tokens get a log-probability and may get a gradient, `[T]`; the first one never.
     pub trained: &'a [bool],
-    /// Tokens whose log-probabilities are wanted in the place of each trained one; those in it are not read.
+    /// Tokens whose log-probabilities are wanted in the place of each trained one; the log-probabilities in it are not read.
+    /// Not in a batch that asks for the most likely ones.
     pub top: Option<&'a Top>,
 }
 
@@ -31,7 +32,8 @@ impl<'a> TrainSequence<'a> {
 pub struct Want {
     /// Whether and where the value head is asked.
     pub value: ValueAt,
-    /// How many of the most likely tokens are named in the place of each trained one; 0 for none. Ties keep the lower id.
+    /// How many of the most likely tokens are named in the place of each trained one, the most likely first; 0 for none.
+    /// Of equal logits the lower id comes first.
     pub top_k: usize,
 }
 
@@ -167,7 +169,8 @@ pub trait Learner: Checkpoint {
     /// kept.
     ///
     /// - Holds: how the groups are spread over micro-batches changes no bit.
-    /// - Errors: the learner's own or the loss's; then everything accumulated since the last update is cleared.
+    /// - Errors: the learner's own, the loss's, or derivatives of another shape than what they are by; then everything
+    ///   accumulated since the last update is cleared.
     fn forward_backward(&mut self, batch: &Batch<'_>, loss: &mut GroupLossFn<'_>) -> Result<(), PolicyError>;
 
     /// Fills a slot.

@@ -7,6 +7,7 @@
 mod learner;
 mod sampler;
 mod update;
+mod values;
 
 pub mod fake;
 
@@ -16,7 +17,8 @@ pub use learner::{
 };
 pub use loss::TokenValues;
 pub use sampler::{Job, Jobs, Sampled, Sampler, Sampling, SamplingError};
-pub use update::{TokenRecord, Under, UpdateBatch, UpdateOutcome, lag, update_batch, values};
+pub use update::{TokenRecord, UpdateBatch, UpdateOutcome, lag, update_batch};
+pub use values::{Ask, Contexts, Under, values};
 
 use std::path::PathBuf;
 

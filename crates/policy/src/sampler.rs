@@ -92,8 +92,11 @@ impl Sampling {
 pub struct Job {
     /// The caller's name for it, returned with the result.
     pub id: u64,
-    /// Every token before the turn; jobs with equal prompts share the work.
+    /// Every token before those to sample; jobs with equal prompts share the work.
     pub prompt: Arc<[Token]>,
+    /// How many of the prompt's last tokens are the turn's own, sampled before it was set aside: they count as part of the
+    /// turn for `max_tokens` and stop strings.
+    pub begun: usize,
     /// How to draw.
     pub sampling: Arc<Sampling>,
     /// The random stream; the token at position `p` of the sequence uses number `p` of it.
@@ -140,6 +143,19 @@ pub trait Jobs {
     /// [`StopReason::Cancelled`].
     fn cancelled(&self) -> bool {
         false
+    }
+
+    /// Asked between tokens; once true, the sampler gives every unfinished job to [`Jobs::set_aside`] and returns. A source
+    /// that is paused has no further job. A sampler that finishes a job before it looks at the next has nothing to set
+    /// aside and need not ask.
+    fn paused(&mut self) -> bool {
+        false
+    }
+
+    /// Takes back a job of a paused source with what was sampled of it so far, which may be nothing; its `stop` means
+    /// nothing. It goes on later, maybe under other weights, as a job whose prompt ends with these tokens.
+    fn set_aside(&mut self, part: Sampled) {
+        self.done(part);
     }
 }
 

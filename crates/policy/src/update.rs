@@ -3,8 +3,8 @@
 //! **π_old.** Each signal says where it comes from. `Recorded`, the sampler's log-probabilities, serves every update of a
 //! step: π, from a forward pass that never reads a recorded value, is compared with them, so on the first on-policy update
 //! the ratio is exactly 1, on later ones it measures how far this step has moved, and a corrupted record moves ratio and
-//! mismatch alike. `Forward`, from [`values`] when the step begins, serves corrections by π_old/μ, for tokens that an
-//! older policy sampled.
+//! mismatch alike. `Forward`, from [`crate::values`] when the step begins, serves corrections by π_old/μ, for tokens that
+//! an older policy sampled.
 //!
 //! **Denominators.** They count every trained token, and every sequence that has one, of the whole batch, once, before
 //! anything is computed. A group in which no token can teach anything (see `loss::Loss::is_inert`) stays in them but is
@@ -14,10 +14,12 @@
 
 use std::collections::BTreeMap;
 
-use episode::{Episode, Group, Sequence, Token};
+use episode::{Sequence, Token};
 use loss::{GroupLoss, Loss, LossError, Metrics, Row, Signal, Sums, Totals};
 
-use crate::{AdamStep, Batch, Learner, PolicyError, Slot, TokenGrads, TokenValues, TrainSequence, UpdateReport};
+use crate::{
+    AdamStep, Batch, Learner, PolicyError, TokenGrads, TokenValues, TrainSequence, UpdateReport, ValueAt, Want,
+};
 
 /// What one optimiser move learns from.
 #[derive(Debug, Clone)]
@@ -63,12 +65,18 @@ pub struct TokenRecord {
     pub logp: Vec<f32>,
     /// Entropy of π before the move.
     pub entropy: Vec<f32>,
+    /// The value head's estimates before the move; empty when the loss reads none.
+    pub value: Vec<f32>,
     /// Loss before reduction.
     pub loss: Vec<f64>,
     /// The correction's weight.
     pub correction: Vec<f64>,
     /// ∂loss/∂logp.
     pub dlogp: Vec<f32>,
+    /// ∂loss/∂value; empty when the loss reads none.
+    pub dvalue: Vec<f32>,
+    /// ∂loss/∂logp of the tokens that the teacher was asked about, `[T · k]`; empty when the loss reads none.
+    pub dtop: Vec<f32>,
 }
 
 /// Computes the loss of a whole update batch, accumulates its gradient and, given a step, moves the policy.
@@ -82,17 +90,18 @@ pub fn update_batch(
     loss: &Loss,
     step: Option<&AdamStep>,
 ) -> Result<UpdateOutcome, PolicyError> {
-    let all = batch.groups.iter().flatten();
-    let totals = Totals::count(all.map(|(sequence, _)| sequence.sampled()));
+    let groups = batch.groups.iter();
+    let totals = Totals::count(groups.map(|group| group.iter().map(|(s, signal)| (s.sampled(), signal.pair))));
     let chosen = choose(batch, loss)?;
     let mut seen: Vec<Option<Seen>> = chosen.iter().map(|_| None).collect();
     if !chosen.is_empty() {
-        let packed = pack(&chosen, batch.temperature, batch.banned);
+        let packed = pack(&chosen, batch, loss);
         learner.forward_backward(&packed, &mut |index, values| {
             let ChosenGroup { group, sequences, .. } = &chosen[index];
             // Only in the builds of `cargo xtask faults`, whose tests must fail: the smallest micro-batch is a group.
             #[cfg(surefoot_fault = "divides_per_micro_batch")]
-            let totals = Totals::count(sequences.iter().map(|(sequence, ..)| sequence.sampled()));
+            let totals =
+                Totals::count([sequences.iter().map(|(sequence, signal, _)| (sequence.sampled(), signal.pair))]);
             let failed = |source| PolicyError::Loss { group: *group, source };
             let found = evaluate(loss, &totals, sequences, values).map_err(failed)?;
             let grads = found.rows.iter().map(|row| TokenGrads {
@@ -121,65 +130,6 @@ pub fn update_batch(
         _ => None,
     };
     Ok(UpdateOutcome { metrics: sums.metrics(), sums, totals, n_groups_computed: chosen.len(), report, tokens })
-}
-
-/// Which weights are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Under {
-    /// Those the policy has now: π_old, as a step begins.
-    Now,
-    /// Those kept in a slot.
-    Kept(Slot),
-}
-
-/// What the policy, now or as it was kept, thinks of every sampled token: for corrections, selections and KL.
-///
-/// - Shapes: by group, episode and sequence, `[T]`; zeros in sequences without a sampled token and in episodes that were
-///   not graded, which are not computed.
-pub fn values(
-    learner: &mut dyn Learner,
-    under: Under,
-    groups: &[Group],
-    temperature: f32,
-    banned: &[Token],
-) -> Result<Vec<Vec<Vec<TokenValues>>>, PolicyError> {
-    let wanted = |e: &Episode, s: &Sequence| e.outcome.reward().is_some() && s.n_sampled() > 0;
-    let mut packed = Vec::new();
-    for group in groups {
-        let mut sequences = Vec::new();
-        for episode in &group.episodes {
-            for sequence in episode.sequences.iter().filter(|s| wanted(episode, s)) {
-                sequences.push(train_sequence(sequence)?);
-            }
-        }
-        packed.push(sequences);
-    }
-    // The place of groups without a wanted sequence is kept here, not in what the learner sees.
-    let full = packed.iter().filter(|g| !g.is_empty()).cloned().collect();
-    let batch = Batch::new(full, temperature, banned);
-    let answers = match under {
-        Under::Now => learner.forward(&batch)?,
-        Under::Kept(slot) => learner.forward_kept(slot, &batch)?,
-    };
-    let mut answers = answers.into_iter();
-    let mut all = Vec::with_capacity(groups.len());
-    for (index, (group, packed)) in groups.iter().zip(&packed).enumerate() {
-        let answer = if packed.is_empty() { Vec::new() } else { answers.next().unwrap_or_default() };
-        if answer.len() != packed.len() {
-            return Err(unanswered(index));
-        }
-        let mut answer = answer.into_iter();
-        let mut episodes = Vec::with_capacity(group.episodes.len());
-        for episode in &group.episodes {
-            let values = |sequence: &Sequence| {
-                let computed = if wanted(episode, sequence) { answer.next() } else { None };
-                computed.unwrap_or_else(|| TokenValues::zeros(sequence.len()))
-            };
-            episodes.push(episode.sequences.iter().map(values).collect());
-        }
-        all.push(episodes);
-    }
-    Ok(all)
 }
 
 /// How many sampled tokens lie how many published versions behind; a negative lag means a record from another run.
@@ -219,20 +169,32 @@ fn choose<'a>(batch: &UpdateBatch<'a>, loss: &Loss) -> Result<Vec<ChosenGroup<'a
         let trained = sequences.iter().enumerate().filter(|(_, (sequence, _))| sequence.n_sampled() > 0);
         let sequences: Vec<Chosen<'a>> =
             trained.map(|(place, (sequence, signal))| (*sequence, *signal, place)).collect();
-        let packed = sequences.iter().map(|(sequence, _, _)| train_sequence(sequence)).collect::<Result<_, _>>()?;
+        let packed = sequences.iter().map(|(sequence, signal, _)| train_sequence(sequence, signal, loss));
+        let packed = packed.collect::<Result<_, _>>()?;
         chosen.push(ChosenGroup { group, sequences, packed });
     }
     Ok(chosen)
 }
 
-fn pack<'a>(chosen: &[ChosenGroup<'a>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
-    Batch::new(chosen.iter().map(|c| c.packed.clone()).collect(), temperature, banned)
+fn pack<'a>(chosen: &[ChosenGroup<'a>], batch: &UpdateBatch<'a>, loss: &Loss) -> Batch<'a> {
+    let value = match (loss.needs_value(), loss.scores()) {
+        (false, _) => ValueAt::Nowhere,
+        (true, false) => ValueAt::Before,
+        (true, true) => ValueAt::After,
+    };
+    let groups = chosen.iter().map(|c| c.packed.clone()).collect();
+    Batch { want: Want { value, top_k: 0 }, ..Batch::new(groups, batch.temperature, batch.banned) }
 }
 
-fn train_sequence(sequence: &Sequence) -> Result<TrainSequence<'_>, PolicyError> {
+fn train_sequence<'a>(
+    sequence: &'a Sequence,
+    signal: &'a Signal,
+    loss: &Loss,
+) -> Result<TrainSequence<'a>, PolicyError> {
+    let top = signal.teacher.as_ref().and_then(|teacher| teacher.top.as_ref()).filter(|_| loss.needs_top());
     match sequence.sampled().first() {
         Some(true) => Err(PolicyError::NoPrompt),
-        _ => Ok(TrainSequence::new(sequence.tokens(), sequence.sampled())),
+        _ => Ok(TrainSequence { top, ..TrainSequence::new(sequence.tokens(), sequence.sampled()) }),
     }
 }
 
@@ -262,9 +224,12 @@ fn keep(records: &mut [Option<TokenRecord>], chosen: &ChosenGroup<'_>, seen: See
         records[*place] = Some(TokenRecord {
             logp: values.logp,
             entropy: values.entropy,
+            value: values.value,
             loss: row.per_token,
             correction: row.correction,
             dlogp: row.dlogp,
+            dvalue: row.dvalue,
+            dtop: row.dtop,
         });
     }
 }

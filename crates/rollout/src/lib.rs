@@ -1,12 +1,12 @@
 //! Many episodes at once: joins sampler, agent and environment.
 //!
-//! [`Rollout::collect`] samples every attempt of a step through one batched sampler while worker threads carry finished
-//! turns on and grade finished attempts. What comes back is in canonical order and depends on seeds, tasks and weights
-//! alone, however the work was scheduled.
+//! [`Rollout::collect`] samples every attempt at given tasks through one batched sampler while worker threads carry
+//! finished turns on and grade finished attempts. What comes back is in canonical order and depends on seeds, tasks and
+//! weights alone, however the work was scheduled. A [`stream::Stream`] does so step after step, and may run ahead.
 
 mod collect;
 mod error;
-mod slots;
+pub mod stream;
 mod workers;
 
 #[cfg(test)]

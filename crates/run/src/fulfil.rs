@@ -2,7 +2,7 @@
 
 use algo::{Answers, Request};
 use episode::{Group, Token};
-use policy::{Learner, PolicyError, Slot, TokenValues, Under, values};
+use policy::{Ask, Learner, PolicyError, Slot, TokenValues, Under, values};
 
 use crate::Settings;
 
@@ -24,7 +24,8 @@ pub(crate) fn fulfil(
         }
         let asked: Vec<Group> = groups.iter().filter(|g| algorithm.asks_about(g)).cloned().collect();
         let mut ask = |under| -> Result<Vec<Vec<Vec<TokenValues>>>, PolicyError> {
-            let mut found = values(learner, under, &asked, settings.sampling.temperature, banned)?.into_iter();
+            let found = values(learner, &Ask::plain(under), &asked, settings.sampling.temperature, banned)?;
+            let mut found = found.into_iter();
             let of = |g: &Group| if algorithm.asks_about(g) { found.next().unwrap_or_default() } else { Vec::new() };
             Ok(groups.iter().map(of).collect())
         };

@@ -4,19 +4,23 @@
 //! come from ([`source`]), what is written of it ([`record`]), and how far it is ([`State`]).
 
 pub mod codec;
+mod data;
 mod error;
 pub mod estimate;
 pub mod evaluate;
 mod fulfil;
+pub mod lag;
 pub mod open;
 pub mod post_train;
 pub mod record;
+pub mod replay;
 pub mod schedule;
 mod session;
 pub mod settings;
-mod sft_data;
+pub mod signals;
 pub mod source;
 mod state;
+pub mod study;
 
 pub use codec::Chat;
 pub use error::RunError;

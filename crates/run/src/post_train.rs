@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use algo::{Admission, Signals};
+use algo::Signals;
 use episode::Group;
 use policy::{Policy, UpdateBatch, UpdateOutcome, update_batch};
 
@@ -11,9 +11,6 @@ use crate::fulfil::fulfil;
 use crate::record::StepRecord;
 use crate::source::Source;
 use crate::{Progress, Recorder, RunError, Settings, State};
-
-/// Tasks drawn for one step at most, as a multiple of those wanted, while the algorithm asks for more.
-const MOST_DRAWS: usize = 4;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,16 +43,16 @@ pub fn post_train(
         }
         let step = state.step + 1;
         let timer = recorder.timer();
-        let collected = collect(policy, settings, source, state, step, progress, cancel);
+        let collected = source.collect(policy, settings, state, progress, cancel);
         if matches!(collected, Err(RunError::Interrupted)) {
             recorder.checkpoint(policy, state)?;
         }
-        let (groups, cursor) = collected?;
+        let collected = collected?;
         let timer = timer.collected();
-        let (signals, outcomes, learning_rate) = learn(policy, settings, &groups, state, step)?;
+        let (signals, outcomes, learning_rate) = learn(policy, settings, &collected.groups, state, step)?;
         let record = StepRecord {
             step,
-            groups: &groups,
+            collected: &collected,
             signals: &signals,
             outcomes: &outcomes,
             learning_rate,
@@ -64,7 +61,7 @@ pub fn post_train(
         };
         recorder.step(policy, settings, record, progress)?;
         policy.publish().map_err(|source| RunError::Policy { step, source })?;
-        state.advance(step, cursor, &outcomes);
+        state.advance(step, collected, &outcomes);
         if state.idle >= settings.max_idle_steps {
             let why = signals.dropped.first().map_or("no group carried a signal".to_owned(), |d| d.why.to_string());
             return Err(RunError::Idle { n: state.idle, step, why });
@@ -75,39 +72,6 @@ pub fn post_train(
         }
     }
     Ok(Ended::Finished)
-}
-
-/// Draws tasks until the algorithm has kept as many groups as a step needs; gives them with the new place in the
-/// curriculum.
-fn collect(
-    policy: &mut dyn Policy,
-    settings: &Settings,
-    source: &mut dyn Source,
-    state: &State,
-    step: u64,
-    progress: &mut dyn Progress,
-    cancel: &AtomicBool,
-) -> Result<(Vec<Group>, u64), RunError> {
-    let algorithm = settings.algorithm.algorithm();
-    let (wanted, most) = (settings.batch.tasks, settings.batch.tasks * MOST_DRAWS);
-    let (mut kept, mut missing, mut drawn) = (Vec::new(), wanted, 0);
-    while missing > 0 && drawn < most {
-        let n = missing.min(most - drawn);
-        let groups = source.collect(policy, step, state.cursor + drawn as u64, n, progress, cancel)?;
-        drawn += n;
-        missing = 0;
-        for group in groups {
-            match algorithm.admit(&group) {
-                Admission::Keep => kept.push(group),
-                Admission::Drop(why) => progress.left_out(&group, &why),
-                Admission::DrawMore(why) => {
-                    progress.left_out(&group, &why);
-                    missing += 1;
-                }
-            }
-        }
-    }
-    Ok((kept, state.cursor + drawn as u64))
 }
 
 /// Turns a step's groups into updates.

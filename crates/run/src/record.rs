@@ -1,6 +1,7 @@
 //! What is written of a run, and when: metrics, episodes, evaluations, checkpoints.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,11 +9,13 @@ use algo::Signals;
 use episode::{Group, Outcome, Sequence, Token};
 use eval::{Answer, Answers, EvalLine, Question, Score};
 use loss::Sums;
-use policy::{Policy, Slot, Under, UpdateOutcome, lag, values};
+use policy::{Ask, Policy, Slot, Under, UpdateOutcome, lag, values};
 use serde_json::{Map, Value, json};
 use store::{Checkpoints, RunWriter, Summary, TokenValues};
 
 use crate::evaluate::{Evaluator, Trial};
+use crate::lag::{SCHEDULE, uncorrected};
+use crate::source::Collected;
 use crate::{Phase, Progress, RunError, Settings, State, StepSummary};
 
 /// The name of the held-out evaluation in `evals.jsonl`.
@@ -36,6 +39,8 @@ pub struct Recorder {
     newest: Option<(u64, f64)>,
     n_samples: usize,
     saved: Option<u64>,
+    /// Whether it was said that nothing corrects for lag.
+    warned: bool,
 }
 
 /// When the parts of a step began and ended.
@@ -55,8 +60,8 @@ impl Timer {
 pub struct StepRecord<'a> {
     /// Which.
     pub step: u64,
-    /// Its episodes.
-    pub groups: &'a [Group],
+    /// What it learned from.
+    pub collected: &'a Collected,
     /// What they teach.
     pub signals: &'a Signals,
     /// What the updates did.
@@ -80,7 +85,7 @@ impl Recorder {
         n_samples: usize,
         saved: Option<u64>,
     ) -> Recorder {
-        Recorder { writer, checkpoints, evaluator, baselines, summary, newest: None, n_samples, saved }
+        Recorder { writer, checkpoints, evaluator, baselines, summary, newest: None, n_samples, saved, warned: false }
     }
 
     pub(crate) fn timer(&self) -> Timer {
@@ -176,17 +181,26 @@ impl Recorder {
         record: StepRecord<'_>,
         progress: &mut dyn Progress,
     ) -> Result<(), RunError> {
-        let StepRecord { step, groups, signals, outcomes, learning_rate, banned, timer } = record;
-        let mut metrics = metrics(groups, signals, outcomes, policy.version());
+        let StepRecord { step, collected, signals, outcomes, learning_rate, banned, timer } = record;
+        if let Some(note) = uncorrected(signals, collected, policy.version()).filter(|_| !self.warned) {
+            progress.note(&note);
+            self.warned = true;
+        }
+        let groups = &collected.groups;
+        let fresh = &groups[..collected.n_fresh];
+        let mut metrics = metrics(groups, fresh, signals, outcomes, policy.version());
+        if let Some(schedule) = &collected.schedule {
+            schedule.measure(collected, policy.version(), &mut metrics);
+        }
         metrics.insert("learning_rate".to_owned(), learning_rate.into());
         let every = settings.checkpoint.kl_every;
         if every > 0 && step.is_multiple_of(every) && settings.data.is_none() {
-            metrics.insert("kl_start".to_owned(), kl_to_start(policy, settings, banned, groups, step)?.into());
+            metrics.insert("kl_start".to_owned(), kl_to_start(policy, settings, banned, fresh, step)?.into());
         }
         let end = Instant::now();
         let seconds = (end - timer.start).as_secs_f64();
         let collecting = timer.collected.map_or(seconds, |c| (c - timer.start).as_secs_f64());
-        let n_tokens: usize = groups.iter().flat_map(|g| &g.episodes).map(|e| e.n_sampled()).sum();
+        let n_tokens: usize = fresh.iter().flat_map(|g| &g.episodes).map(|e| e.n_sampled()).sum();
         let tokens_per_s = n_tokens as f64 / collecting.max(1e-9);
         let mut timings = Map::new();
         timings.insert("step_s".to_owned(), seconds.into());
@@ -195,6 +209,9 @@ impl Recorder {
         timings.insert("memory_mib".to_owned(), memory_mib().into());
         self.writer.write_metrics(step, &metrics, &timings, now())?;
         self.writer.write_episodes(step, groups)?;
+        if let Some(schedule) = &collected.schedule {
+            self.writer.append_line(SCHEDULE, step, &schedule.line(collected, policy.version()))?;
+        }
         self.writer.write_token_values(step, &token_values(groups, signals))?;
         progress.step(&StepSummary {
             step,
@@ -239,20 +256,29 @@ impl Recorder {
         }
         let metric = self.newest.filter(|(step, _)| *step == state.step).map(|(_, accuracy)| accuracy);
         let learner = policy.learner();
-        self.checkpoints.save(state.step, metric, state, |folder| learner.save(folder))?;
+        self.checkpoints.save(state.step, metric, state, |folder| -> Result<(), Box<dyn Error + Send + Sync>> {
+            learner.save(folder)?;
+            Ok(state.save_flight(folder)?)
+        })?;
         self.saved = Some(state.step);
         Ok(())
     }
 }
 
 /// A step's numbers, all of which follow from settings and seed. Of several updates the first says how sampler and trainer
-/// agree; the others are over all.
-fn metrics(groups: &[Group], signals: &Signals, outcomes: &[UpdateOutcome], version: u32) -> Map<String, Value> {
+/// agree; the others are over all. What the episodes are like is said of the fresh ones.
+fn metrics(
+    groups: &[Group],
+    fresh: &[Group],
+    signals: &Signals,
+    outcomes: &[UpdateOutcome],
+    version: u32,
+) -> Map<String, Value> {
     let mut all = Map::new();
     let mut put = |key: &str, value: Option<f64>| {
         all.insert(key.to_owned(), value.filter(|v| v.is_finite()).map_or(Value::Null, Value::from));
     };
-    let episodes: Vec<_> = groups.iter().flat_map(|g| &g.episodes).collect();
+    let episodes: Vec<_> = fresh.iter().flat_map(|g| &g.episodes).collect();
     let n = episodes.len() as f64;
     let share = |count: usize| (n > 0.0).then(|| count as f64 / n);
     let rewards: Vec<f64> = episodes.iter().filter_map(|e| e.outcome.reward()).collect();
@@ -263,8 +289,8 @@ fn metrics(groups: &[Group], signals: &Signals, outcomes: &[UpdateOutcome], vers
         "reward_std",
         reward.and_then(|m| mean(&rewards.iter().map(|r| (r - m) * (r - m)).collect::<Vec<_>>())).map(f64::sqrt),
     );
-    let flat = groups.iter().filter(|g| !g.has_spread()).count();
-    put("flat_group_share", (!groups.is_empty()).then(|| flat as f64 / groups.len() as f64));
+    let flat = fresh.iter().filter(|g| !g.has_spread()).count();
+    put("flat_group_share", (!fresh.is_empty()).then(|| flat as f64 / fresh.len() as f64));
     let mut sums = Sums::default();
     outcomes.iter().for_each(|o| sums.merge(&o.sums));
     let over_all = sums.metrics();
@@ -286,7 +312,8 @@ fn metrics(groups: &[Group], signals: &Signals, outcomes: &[UpdateOutcome], vers
     put("length_max", lengths.iter().copied().reduce(f64::max));
     put("truncated_share", share(episodes.iter().filter(|e| e.stop.is_truncation()).count()));
     put("failed_share", share(episodes.iter().filter(|e| matches!(e.outcome, Outcome::Failed { .. })).count()));
-    let lags = lag(episodes.iter().flat_map(|e| &e.sequences), version);
+    let all_episodes = groups.iter().flat_map(|g| &g.episodes);
+    let lags = lag(all_episodes.flat_map(|e| &e.sequences), version);
     let sampled: u64 = lags.values().sum();
     put(
         "lag_mean",
@@ -329,7 +356,8 @@ fn kl_to_start(
     step: u64,
 ) -> Result<f64, RunError> {
     let failed = |source| RunError::Policy { step, source };
-    let start = values(policy.learner(), Under::Kept(Slot::Start), groups, settings.sampling.temperature, banned);
+    let asked = Ask::plain(Under::Kept(Slot::Start));
+    let start = values(policy.learner(), &asked, groups, settings.sampling.temperature, banned);
     let start = start.map_err(failed)?;
     let (mut sum, mut n) = (0.0, 0_u64);
     for (group, start) in groups.iter().zip(&start) {

@@ -9,6 +9,8 @@ use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
 use policy::{Checkpoint, Learner, Policy, PolicyError, Sampling, Slot};
 use rollout::Rollout;
+use rollout::stream::protocol::Bounds;
+use rollout::stream::{Stream, Terms};
 use serde::{Deserialize, Serialize};
 use store::{Keep, RunDir, RunId, RunWriter, Summary, hash_bytes, hash_file, hash_folder};
 use tensor::Cpu;
@@ -17,8 +19,9 @@ use train::Engine;
 use crate::evaluate::Evaluator;
 use crate::post_train::post_train;
 use crate::record::now;
-use crate::source::{Answers, Attempts, Source};
-use crate::{Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, open, sft_data};
+use crate::replay::{Fit, Library, Replayed};
+use crate::source::{Answers, Attempts, MOST_DRAWS, Source};
+use crate::{Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, data, open};
 
 const MANIFEST: &str = "manifest.json";
 
@@ -33,6 +36,9 @@ pub struct Manifest {
     pub tokenizer: String,
     /// SHA-256 over the ids of all tasks and given answers.
     pub data: String,
+    /// SHA-256 over the files of episodes that are replayed, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
     /// SHA-256 of the settings.
     pub settings: String,
     /// SHA-256 of the weights the run began with instead of the model's own.
@@ -118,12 +124,14 @@ impl Session {
         let from = stored.from_path.as_deref();
         let mut parts = Parts::open(&settings, model, &stored.base, from, cpu, progress, cancel)?;
         let manifest = parts.manifest(model, &stored.base, from, &toml)?;
+        let none = |hash: &Option<String>| hash.clone().unwrap_or_else(|| "none".to_owned());
         let text = |from: &Option<String>| from.clone().unwrap_or_else(|| "the model's own weights".to_owned());
         for (what, was, is) in [
             ("program version", &stored.version, &manifest.version),
             ("weights", &stored.weights, &manifest.weights),
             ("tokenizer", &stored.tokenizer, &manifest.tokenizer),
             ("data", &stored.data, &manifest.data),
+            ("replayed episodes", &none(&stored.replay), &none(&manifest.replay)),
             ("settings", &stored.settings, &manifest.settings),
             ("start", &text(&stored.from), &text(&manifest.from)),
         ] {
@@ -139,6 +147,7 @@ impl Session {
                 progress.note(&format!("checkpoint `{path}` was passed over: {reason}"));
             }
             state = checkpoint.state()?;
+            state.load_flight(&checkpoint.path)?;
             let step = state.step;
             parts.engine.load(&checkpoint.path).map_err(|source| RunError::Policy { step, source })?;
             saved = Some(step);
@@ -155,6 +164,10 @@ impl Session {
     pub fn run(&mut self, progress: &mut dyn Progress, cancel: &AtomicBool) -> Result<Ended, RunError> {
         let Session { settings, engine, state, source, recorder, .. } = self;
         let result = post_train(engine, settings, source.as_mut(), recorder, state, progress, cancel);
+        if result.is_ok() && !state.flight.is_empty() {
+            let (n_aside, n_queued) = (state.flight.n_aside(), state.flight.n_queued());
+            progress.note(&format!("left over: {n_queued} finished groups and {n_aside} attempts under way"));
+        }
         recorder.summary.last_step = state.step;
         recorder.summary.status = match &result {
             Ok(Ended::Finished) => "finished",
@@ -184,12 +197,27 @@ impl Session {
     }
 }
 
+/// How far the sampler may run ahead, and what it samples.
+fn terms(settings: &Settings, sampling: Arc<Sampling>) -> Terms {
+    let bounds = Bounds {
+        batch: (settings.batch.tasks - settings.n_replayed()) as u64,
+        max_lag: settings.max_lag,
+        // Each of them has a row at least.
+        max_running: settings.engine.batch as u64,
+        max_draws: MOST_DRAWS as u64,
+        steps: settings.steps,
+        holds_lag: settings.control.hold_lag,
+    };
+    Terms { bounds, group_size: settings.batch.group_size, run_seed: settings.seed, sampling }
+}
+
 /// Everything that is opened before a run directory is touched.
 struct Parts {
     engine: Engine,
     chat: Arc<Chat>,
     banned: Vec<Token>,
     source: Box<dyn Source>,
+    library: Library,
     evaluator: Option<Evaluator>,
     baselines: Vec<(String, Evaluator)>,
     data: String,
@@ -260,10 +288,18 @@ impl Parts {
         for env in &settings.eval.baseline {
             baselines.push((env.name.clone(), evaluator(rollout(std::slice::from_ref(env))?)));
         }
+        let library = match &settings.replay {
+            Some(replay) => {
+                let config = engine.config();
+                let (vocabulary, context) = (config.vocabulary, config.context);
+                Library::open(replay, base, Fit { vocabulary, context, tokenizer: tokenizer.fingerprint() })?
+            }
+            None => Library::default(),
+        };
         let mut ids = String::new();
         let source: Box<dyn Source> = match (&settings.data, own) {
             (Some(data), _) => {
-                let groups = sft_data::read(&base.join(&data.file), &chat, engine.config().context)?;
+                let groups = data::read(&base.join(&data.file), &chat, engine.config().context, data::Given::Answers)?;
                 groups.iter().for_each(|g| ids.push_str(g.task.id.as_str()));
                 Box::new(Answers { groups, seed: settings.seed })
             }
@@ -273,14 +309,8 @@ impl Parts {
                     tasks.iter().for_each(|t| ids.push_str(t.id.as_str()));
                 }
                 let mixture = Mixture::new(&rollout.environments, settings.seed)?;
-                Box::new(Attempts {
-                    rollout,
-                    mixture,
-                    group_size: settings.batch.group_size,
-                    seed: settings.seed,
-                    sampling,
-                    coin_flips: settings.control.coin_flips,
-                })
+                let rollouts = Stream::new(rollout, terms(settings, sampling));
+                Box::new(Attempts::new(rollouts, mixture, settings.seed, settings.control.coin_flips))
             }
             (None, None) => return Err(RunError::Settings("a run needs at least 1 `[[env]]`, got 0".to_owned())),
         };
@@ -289,7 +319,7 @@ impl Parts {
         }
         let data = hash_bytes(ids.as_bytes());
         let held_out = held_out.filter(|e| e.n_tasks() > 0);
-        Ok(Parts { engine, chat, banned, source, evaluator: held_out, baselines, data })
+        Ok(Parts { engine, chat, banned, source, library, evaluator: held_out, baselines, data })
     }
 
     fn manifest(&self, model: &Path, base: &Path, from: Option<&Path>, toml: &str) -> Result<Manifest, RunError> {
@@ -301,6 +331,7 @@ impl Parts {
             weights: hash(model)?,
             tokenizer: self.chat.tokenizer().fingerprint().to_owned(),
             data: self.data.clone(),
+            replay: self.library.hash().map(str::to_owned),
             settings: hash_bytes(toml.as_bytes()),
             from: from.map(hash).transpose()?,
             base: absolute(base)?,
@@ -316,7 +347,10 @@ impl Parts {
         state: State,
         saved: Option<u64>,
     ) -> Result<Session, RunError> {
-        let Parts { engine, chat, banned, source, evaluator, baselines, .. } = self;
+        let Parts { engine, chat, banned, mut source, library, evaluator, baselines, .. } = self;
+        if let Some(replay) = &settings.replay {
+            source = Box::new(Replayed::new(source, library, RunDir::clone(&writer), &settings, replay));
+        }
         let keep = Keep { last: settings.checkpoint.keep_last, best: settings.checkpoint.keep_best };
         let checkpoints = writer.checkpoints_to_write(keep)?;
         let n_samples = settings.eval.samples;

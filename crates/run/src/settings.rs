@@ -28,6 +28,9 @@ pub struct Settings {
     /// Steps in a row that may teach nothing before the run gives up.
     #[serde(default = "default_idle")]
     pub max_idle_steps: u64,
+    /// Published versions that a token may be behind when it is trained on: how far rollouts may run ahead.
+    #[serde(default)]
+    pub max_lag: u64,
     /// Which weights learn.
     #[serde(default = "default_train")]
     pub train: Trainable,
@@ -57,6 +60,9 @@ pub struct Settings {
     /// Controls for experiments.
     #[serde(default, skip_serializing_if = "Control::is_none")]
     pub control: Control,
+    /// Episodes of earlier steps, other runs or other systems that are trained on beside the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplaySettings>,
     /// Given answers to learn from, for `sft`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataSettings>,
@@ -166,11 +172,32 @@ impl Default for CheckpointSettings {
 pub struct Control {
     /// Replace every training reward by a fair coin flip; evaluation stays as it is.
     pub coin_flips: bool,
+    /// Let rollouts run ahead as far as `max_lag` allows before each step, so that from step `max_lag` + 1 on every token
+    /// is `max_lag` versions old: for measuring what lag does.
+    pub hold_lag: bool,
 }
 
 impl Control {
     fn is_none(&self) -> bool {
         *self == Control::default()
+    }
+}
+
+/// Episodes that are trained on beside the policy's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReplaySettings {
+    /// Run directories, and files of JSON lines with an episode each.
+    pub from: Vec<String>,
+    /// How many of this run's latest steps are replayed from; 0 for none.
+    pub own_steps: u64,
+    /// Share of a step's groups, to the nearest whole group.
+    pub share: f64,
+}
+
+impl Default for ReplaySettings {
+    fn default() -> Self {
+        ReplaySettings { from: Vec::new(), own_steps: 0, share: 0.25 }
     }
 }
 
@@ -270,6 +297,37 @@ impl Settings {
         toml::to_string(self).map_err(|e| RunError::Settings(e.to_string()))
     }
 
+    /// Groups of a step that are replayed.
+    pub fn n_replayed(&self) -> usize {
+        let share = self.replay.as_ref().map_or(0.0, |r| r.share.clamp(0.0, 1.0));
+        (share * self.batch.tasks as f64).round() as usize
+    }
+
+    fn check_replay(&self, replay: &ReplaySettings) -> Result<(), RunError> {
+        let refuse = |text: String| Err(RunError::Settings(text));
+        let (share, tasks) = (replay.share, self.batch.tasks);
+        if !(share > 0.0 && share <= 1.0) {
+            return refuse(format!("`replay.share` is {share}, needed a number above 0 and at most 1"));
+        }
+        if self.n_replayed() == 0 {
+            return refuse(format!("`replay.share` is {share}, needed at least half a group of the {tasks} of a step"));
+        }
+        if replay.from.is_empty() && replay.own_steps == 0 {
+            return refuse("`[replay]` replays nothing, needed `from` or `own_steps`".to_owned());
+        }
+        if replay.from.is_empty() && self.n_replayed() == tasks {
+            return refuse(format!(
+                "`replay.share` is {share}, needed less: `own_steps` needs steps with groups of their own"
+            ));
+        }
+        if self.data.is_some() {
+            return refuse(
+                "`[replay]` would be ignored: with `[data]` every step learns from given answers".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), RunError> {
         let refuse = |text: String| Err(RunError::Settings(text));
         let range = |key: &str, got: f64, ok: bool, needed: &str| {
@@ -278,6 +336,17 @@ impl Settings {
         let (b, s, e, c) = (&self.batch, &self.sampling, &self.eval, &self.checkpoint);
         range("steps", self.steps as f64, self.steps >= 1, "at least 1")?;
         range("max_idle_steps", self.max_idle_steps as f64, self.max_idle_steps >= 1, "at least 1")?;
+        let needed = "a number from 0 to 1000000";
+        range("max_lag", self.max_lag as f64, self.max_lag <= 1_000_000, needed)?;
+        if self.max_lag > 0 && self.data.is_some() {
+            return refuse("`max_lag` would be ignored: with `[data]` nothing is sampled for training".to_owned());
+        }
+        if self.max_lag == 0 && self.control.hold_lag {
+            return refuse("`control.hold_lag` would be ignored: `max_lag` is 0".to_owned());
+        }
+        if let Some(replay) = &self.replay {
+            self.check_replay(replay)?;
+        }
         range("batch.tasks", b.tasks as f64, b.tasks >= 1, "at least 1")?;
         range("batch.group_size", b.group_size as f64, b.group_size >= 1, "at least 1")?;
         let t = s.temperature;
@@ -377,6 +446,28 @@ mod tests {
         check("eval.pass_at=[2]", Some("`eval.pass_at` has 2, needed 1 to the 1 attempts"));
         check("data.file=x", Some("`[data]` would be ignored by `grpo`, which learns from its own episodes"));
         check("algorithm.kind=sft", Some("`sft` learns from given answers, needed `[data]`, got none"));
+    }
+
+    #[test]
+    fn a_replay_that_could_not_be_is_refused_by_name() {
+        check("max_lag=3", None);
+        check("max_lag=-1", Some("`max_lag = -1`: invalid value: integer `-1`, expected u64"));
+        check("control.hold_lag=true", Some("`control.hold_lag` would be ignored: `max_lag` is 0"));
+        check("replay={ own_steps = 2 }", None);
+        check("replay={ from = ['r'], share = 1.0 }", None);
+        check("replay={}", Some("`[replay]` replays nothing, needed `from` or `own_steps`"));
+        check(
+            "replay={ own_steps = 2, share = 1.5 }",
+            Some("`replay.share` is 1.5, needed a number above 0 and at most 1"),
+        );
+        check(
+            "replay={ own_steps = 2, share = 0.04 }",
+            Some("`replay.share` is 0.04, needed at least half a group of the 12 of a step"),
+        );
+        check(
+            "replay={ own_steps = 2, share = 0.99 }",
+            Some("`replay.share` is 0.99, needed less: `own_steps` needs steps with groups of their own"),
+        );
     }
 
     #[test]

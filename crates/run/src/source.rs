@@ -1,86 +1,146 @@
 //! Where a step's episodes come from: the policy's own attempts, or given answers.
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use algo::{Admission, Algorithm};
 use env::Mixture;
 use episode::random::Stream;
-use episode::{Episode, Group, Outcome, Part};
-use policy::{Policy, Sampling};
-use rollout::{Plan, Rollout, RolloutError};
+use episode::{Episode, Group, Outcome, Part, Task};
+use policy::Policy;
+use rollout::RolloutError;
+use rollout::stream::protocol::Verdict;
+use rollout::stream::{Flight, Stream as Rollouts};
 
-use crate::{Phase, Progress, RunError, Watching};
+use crate::lag::Schedule;
+use crate::{Phase, Progress, RunError, Settings, State};
+
+/// Tasks drawn for one step at most, as a multiple of those wanted, while the algorithm asks for more.
+pub(crate) const MOST_DRAWS: usize = 4;
+
+/// What a step learns from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Collected {
+    /// Its groups.
+    pub groups: Vec<Group>,
+    /// How many of them, from the first on, are the policy's own attempts or given answers; the others were replayed.
+    pub n_fresh: usize,
+    /// The next place in the curriculum.
+    pub cursor: u64,
+    /// What was begun and is not taken by this step.
+    pub flight: Flight,
+    /// How many groups of each of the latest steps, this one included, were the policy's own; see [`State::own`].
+    pub own: Vec<u64>,
+    /// What is recorded of a step whose tokens older policies may have sampled.
+    pub schedule: Option<Schedule>,
+}
 
 /// Somewhere episodes come from.
 pub trait Source {
-    /// `n` groups from a place in the curriculum on.
+    /// The groups of a step: as many as the algorithm keeps of those that the curriculum gives.
     ///
-    /// - Holds: depends on the step, the place and the weights alone.
+    /// - Holds: depends on settings, the state and the weights alone.
     fn collect(
         &mut self,
         policy: &mut dyn Policy,
-        step: u64,
-        cursor: u64,
-        n: usize,
+        settings: &Settings,
+        state: &State,
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
-    ) -> Result<Vec<Group>, RunError>;
-
-    /// Episodes that `n` groups have.
-    fn n_episodes(&self, n: usize) -> usize;
+    ) -> Result<Collected, RunError>;
 }
 
-/// The policy's own attempts.
+/// The policy's own attempts, running ahead as far as the settings let them.
 pub struct Attempts {
-    /// Runs them.
-    pub rollout: Arc<Rollout>,
+    rollouts: Rollouts,
     /// The order of the training tasks.
-    pub mixture: Mixture,
-    /// Attempts at each task.
-    pub group_size: usize,
-    /// The run's seed.
-    pub seed: u64,
-    /// How to draw.
-    pub sampling: Arc<Sampling>,
+    mixture: Mixture,
+    seed: u64,
     /// Replace rewards by coin flips.
-    pub coin_flips: bool,
+    coin_flips: bool,
+    /// Tasks drawn already, from a place on.
+    ahead: (u64, VecDeque<Task>),
+}
+
+impl Attempts {
+    /// Attempts at the tasks of a mixture.
+    pub fn new(rollouts: Rollouts, mixture: Mixture, seed: u64, coin_flips: bool) -> Attempts {
+        Attempts { rollouts, mixture, seed, coin_flips, ahead: (0, VecDeque::new()) }
+    }
 }
 
 impl Source for Attempts {
     fn collect(
         &mut self,
         policy: &mut dyn Policy,
-        step: u64,
-        cursor: u64,
-        n: usize,
+        settings: &Settings,
+        state: &State,
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
-    ) -> Result<Vec<Group>, RunError> {
-        progress.phase(Phase::Collecting, self.n_episodes(n));
-        let tasks = self.mixture.draw_at(cursor, n);
-        let plan = Plan {
-            tasks: &tasks,
-            group_size: self.group_size,
-            run_seed: self.seed,
-            step,
-            sampling: self.sampling.clone(),
+    ) -> Result<Collected, RunError> {
+        let bounds = self.rollouts.terms().bounds;
+        progress.phase(Phase::Collecting, bounds.batch as usize * self.rollouts.terms().group_size);
+        let step = state.step + 1;
+        let algorithm = settings.algorithm.algorithm();
+        let progress = RefCell::new(progress);
+        let (mixture, ahead, seed, coin_flips) = (&self.mixture, &mut self.ahead, self.seed, self.coin_flips);
+        let mut draw = |place: u64| {
+            if ahead.0 != place || ahead.1.is_empty() {
+                *ahead = (place, mixture.draw_at(place, bounds.batch.max(1) as usize).into());
+            }
+            ahead.0 += 1;
+            ahead.1.pop_front().expect("at least 1 task was drawn")
         };
-        let groups = self.rollout.collect(policy.sampler(), &plan, &mut Watching(progress), cancel);
-        let mut groups = groups.map_err(|source| match source {
+        let mut judge = |group: &mut Group| {
+            if coin_flips {
+                group.episodes.iter_mut().for_each(|e| flip(e, seed));
+            }
+            admit(algorithm, group, &mut **progress.borrow_mut())
+        };
+        let mut watching = Watching(&progress);
+        let sampler = policy.sampler();
+        let (cursor, flight) = (state.cursor, &state.flight);
+        let taken = self.rollouts.step(sampler, step, cursor, flight, &mut draw, &mut judge, &mut watching, cancel);
+        let taken = taken.map_err(|source| match source {
             RolloutError::Cancelled => RunError::Interrupted,
             source => RunError::Rollout { step, source },
         })?;
         if cancel.load(Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
-        if self.coin_flips {
-            groups.iter_mut().flat_map(|g| &mut g.episodes).for_each(|e| flip(e, self.seed));
-        }
-        Ok(groups)
+        let schedule = (bounds.max_lag > 0).then(|| Schedule::of(&taken));
+        let n_fresh = taken.groups.len();
+        let (groups, cursor, flight) = (taken.groups, taken.cursor, taken.flight);
+        Ok(Collected { groups, n_fresh, cursor, flight, schedule, own: Vec::new() })
+    }
+}
+
+/// Passes what a collection reports on to the run's progress, which is told of groups meanwhile.
+struct Watching<'a, 'b>(&'a RefCell<&'b mut dyn Progress>);
+
+impl rollout::Observer for Watching<'_, '_> {
+    fn tokens(&mut self, n_tokens: usize) {
+        self.0.borrow_mut().tokens(n_tokens);
     }
 
-    fn n_episodes(&self, n: usize) -> usize {
-        n * self.group_size
+    fn finished(&mut self, episode: &Episode) {
+        self.0.borrow_mut().finished(episode);
+    }
+}
+
+/// What becomes of a group; one that is left out is told of.
+pub(crate) fn admit(algorithm: &dyn Algorithm, group: &Group, progress: &mut dyn Progress) -> Verdict {
+    match algorithm.admit(group) {
+        Admission::Keep => Verdict::Keep,
+        Admission::Drop(why) => {
+            progress.left_out(group, &why);
+            Verdict::Drop
+        }
+        Admission::DrawMore(why) => {
+            progress.left_out(group, &why);
+            Verdict::DrawMore
+        }
     }
 }
 
@@ -102,34 +162,45 @@ pub struct Answers {
     pub seed: u64,
 }
 
+impl Answers {
+    fn draw(&self, step: u64, place: u64) -> Group {
+        let len = self.groups.len() as u64;
+        // Each pass over the file has an order of its own.
+        let order = Stream::new("answers", &[self.seed, place / len]).permutation(self.groups.len());
+        let mut group = self.groups[order[(place % len) as usize]].clone();
+        let n = group.episodes.len();
+        for (index, episode) in group.episodes.iter_mut().enumerate() {
+            episode.key.step = step;
+            // The same answer twice in one step, in a small file, is two episodes.
+            episode.key.sample = (place / len) as u32 * n as u32 + index as u32;
+        }
+        group
+    }
+}
+
 impl Source for Answers {
     fn collect(
         &mut self,
         _: &mut dyn Policy,
-        step: u64,
-        cursor: u64,
-        n: usize,
+        settings: &Settings,
+        state: &State,
         progress: &mut dyn Progress,
         _: &AtomicBool,
-    ) -> Result<Vec<Group>, RunError> {
-        progress.phase(Phase::Collecting, n);
-        let len = self.groups.len() as u64;
-        let mut out: Vec<Group> = Vec::with_capacity(n);
-        for place in cursor..cursor + n as u64 {
-            // Each pass over the file has an order of its own.
-            let order = Stream::new("answers", &[self.seed, place / len]).permutation(self.groups.len());
-            let mut group = self.groups[order[(place % len) as usize]].clone();
-            for episode in &mut group.episodes {
-                episode.key.step = step;
-                // The same answer twice in one step, in a small file, is two episodes.
-                episode.key.sample = (place / len) as u32;
+    ) -> Result<Collected, RunError> {
+        let wanted = settings.batch.tasks;
+        progress.phase(Phase::Collecting, wanted);
+        let algorithm = settings.algorithm.algorithm();
+        let most = state.cursor + (wanted * MOST_DRAWS) as u64;
+        let (mut groups, mut missing, mut cursor) = (Vec::new(), wanted, state.cursor);
+        while missing > 0 && cursor < most {
+            let group = self.draw(state.step + 1, cursor);
+            cursor += 1;
+            let verdict = admit(algorithm, &group, progress);
+            missing -= usize::from(verdict != Verdict::DrawMore);
+            if verdict == Verdict::Keep {
+                groups.push(group);
             }
-            out.push(group);
         }
-        Ok(out)
-    }
-
-    fn n_episodes(&self, n: usize) -> usize {
-        n
+        Ok(Collected { n_fresh: groups.len(), groups, cursor, ..Collected::default() })
     }
 }

@@ -277,8 +277,10 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         Ok(file) => file,
         Err(e) => return Err(refused(e)),
     };
-    // A reader asking whether the run is in use holds the lock for a moment: try a few times.
-    for attempt in 0..5 {
+    // A reader asking whether the run is in use holds the lock for a moment, and so does a program that any thread of its
+    // last writer was just starting: its copy of the open file is closed only once it runs.
+    const TRIES: u32 = 25;
+    for attempt in 0..TRIES {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 let pid = format!("{}\n", std::process::id());
@@ -288,7 +290,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
                     .map(|()| file)
                     .map_err(refused);
             }
-            Err(rustix::io::Errno::WOULDBLOCK) if attempt < 4 => std::thread::sleep(Duration::from_millis(20)),
+            Err(rustix::io::Errno::WOULDBLOCK) if attempt + 1 < TRIES => std::thread::sleep(Duration::from_millis(20)),
             Err(rustix::io::Errno::WOULDBLOCK) => break,
             Err(e) => return Err(refused(e.into())),
         }

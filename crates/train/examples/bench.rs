@@ -427,6 +427,7 @@ fn sample(engine: &mut Engine, prompts: &[Arc<[u32]>], new: usize) -> Result<Vec
     let job = |(row, prompt): (usize, &Arc<[u32]>)| Job {
         id: row as u64,
         prompt: Arc::clone(prompt),
+        begun: 0,
         sampling: Arc::clone(&sampling),
         stream: Stream::new("bench sampling", &[row as u64]),
     };

@@ -1,4 +1,7 @@
 //! Weights and optimiser state in a folder, read back with the same bits.
+//!
+//! A value head has files of its own, so that weights saved with one can be sampled from without it, and weights saved
+//! without one can be gone on from with it. What slots hold is stored where it has moved; see `kept`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,18 +10,21 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use model::block::Grads;
-use model::params::Slot;
-use model::{Adapter, Config, Params, Target};
-use policy::{Checkpoint, PolicyError};
+use model::{Adapter, Config, HalfParams, Params, Target, ValueHead, params};
+use policy::{Checkpoint, PolicyError, Slot};
 use serde::{Deserialize, Serialize};
 use tensor::weights::{OutTensor, Safetensors, TensorSource, write_safetensors};
 
 use crate::engine::{Engine, Trainable, as_policy};
-use crate::optimiser::{self, Moments};
+use crate::kept::{self, Kept};
+use crate::optimiser::{self, Moments, Weights};
 
 const WEIGHTS: &str = "weights.safetensors";
 const FIRST: &str = "moment1.safetensors";
 const SECOND: &str = "moment2.safetensors";
+const VALUE: &str = "value.safetensors";
+const VALUE_FIRST: &str = "value_moment1.safetensors";
+const VALUE_SECOND: &str = "value_moment2.safetensors";
 const STATE: &str = "engine.json";
 
 /// What is not a tensor.
@@ -27,6 +33,17 @@ const STATE: &str = "engine.json";
 struct State {
     n_updates: u64,
     trainable: Trainable,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    value_head: bool,
+    /// The slots whose weights are stored too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<Slot>,
+}
+
+/// The files of a slot: its weights and its value head.
+fn kept_files(slot: Slot) -> [String; 2] {
+    let name = kept::name(slot);
+    [format!("kept_{name}.safetensors"), format!("kept_{name}_value.safetensors")]
 }
 
 /// Tensors that can be listed, read out and set by name.
@@ -38,14 +55,16 @@ trait Tensors {
 
 #[derive(Clone, Copy)]
 enum Key {
-    Slot(Slot),
+    Slot(params::Slot),
     A(usize, Target),
     B(usize, Target),
+    ValueWeight,
+    ValueBias,
 }
 
 impl Tensors for Params {
     fn list(&self, c: &Config) -> Vec<(String, Vec<usize>, Key)> {
-        Slot::all(c).into_iter().map(|s| (s.hf_name(c), s.shape(c), Key::Slot(s))).collect()
+        params::Slot::all(c).into_iter().map(|s| (s.hf_name(c), s.shape(c), Key::Slot(s))).collect()
     }
 
     fn get(&self, c: &Config, key: Key) -> Vec<f32> {
@@ -77,7 +96,7 @@ impl Tensors for Adapter {
         match key {
             Key::A(layer, target) => self.read_a(layer, target),
             Key::B(layer, target) => self.read_b(layer, target),
-            Key::Slot(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -85,7 +104,32 @@ impl Tensors for Adapter {
         match key {
             Key::A(layer, target) => self.write_a(layer, target, values),
             Key::B(layer, target) => self.write_b(layer, target, values),
-            Key::Slot(_) => {}
+            _ => {}
+        }
+    }
+}
+
+impl Tensors for ValueHead {
+    fn list(&self, c: &Config) -> Vec<(String, Vec<usize>, Key)> {
+        vec![
+            ("value_head.weight".to_owned(), vec![1, c.width], Key::ValueWeight),
+            ("value_head.bias".to_owned(), vec![1], Key::ValueBias),
+        ]
+    }
+
+    fn get(&self, _: &Config, key: Key) -> Vec<f32> {
+        match key {
+            Key::ValueWeight => self.weight(),
+            Key::ValueBias => vec![self.bias()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn set(&mut self, _: &Config, key: Key, values: &[f32]) {
+        match key {
+            Key::ValueWeight => self.set_weight(values),
+            Key::ValueBias => self.set_bias(values[0]),
+            _ => {}
         }
     }
 }
@@ -162,37 +206,111 @@ impl Engine {
 
     /// Reads only the weights of a checkpoint, to sample from or to start a new run from them.
     ///
+    /// - Holds: a value head is read where the engine and the checkpoint have one; where the checkpoint has none, the
+    ///   engine's stays as it is.
     /// - Errors: as for [`Checkpoint::load`]; then the engine is as it was.
     pub fn load_weights(&mut self, folder: &Path) -> Result<(), PolicyError> {
         let c = self.exact();
-        Checked::open(&folder.join(WEIGHTS), &c, self.stored())?.set(&c, self.stored_mut())?;
+        let weights = Checked::open(&folder.join(WEIGHTS), &c, self.stored())?;
+        if self.value.is_some() && folder.join(VALUE).exists() {
+            self.load_value_head(folder)?;
+        }
+        weights.set(&c, self.stored_mut())?;
         self.refresh();
         Ok(())
     }
+
+    /// Reads only the value head of a checkpoint, which must have one: what a reward model is.
+    ///
+    /// - Errors: as for [`Checkpoint::load`], and an engine without a value head; then the engine is as it was.
+    pub fn load_value_head(&mut self, folder: &Path) -> Result<(), PolicyError> {
+        let c = self.exact();
+        let none = || PolicyError::Unsupported("a value head is read into a policy without one".to_owned());
+        let mut head = self.value.clone().ok_or_else(none)?;
+        read(&folder.join(VALUE), &c, &mut head)?;
+        self.value = Some(head);
+        Ok(())
+    }
+
+    /// A slot as a checkpoint holds it.
+    fn read_kept(&self, folder: &Path, slot: Slot, c: &Config) -> Result<Kept, PolicyError> {
+        let [weights_file, value_file] = kept_files(slot).map(|name| folder.join(name));
+        let weights = match &self.adapter {
+            Some(adapter) => {
+                let mut adapter = adapter.clone();
+                read(&weights_file, c, &mut adapter)?;
+                Weights::Adapter(Box::new(Some(adapter)))
+            }
+            None => {
+                let mut params = Params::zeroed(&self.config, false);
+                read(&weights_file, c, &mut params)?;
+                let half = self.half.as_ref().map(|_| HalfParams::of(&self.cpu, &params));
+                Weights::Full(Box::new((params, half)))
+            }
+        };
+        let mut value = self.value.clone();
+        if let Some(value) = &mut value {
+            read(&value_file, c, value)?;
+        }
+        Ok(Kept { weights, value, moved: true })
+    }
+}
+
+/// Checks and sets tensors that nothing else refers to yet.
+fn read(path: &Path, c: &Config, tensors: &mut dyn Tensors) -> Result<(), PolicyError> {
+    Checked::open(path, c, tensors)?.set(c, tensors)
+}
+
+/// Whether a checkpoint holds a value head.
+pub fn has_value_head(folder: &Path) -> bool {
+    folder.join(VALUE).exists()
 }
 
 impl Checkpoint for Engine {
     fn save(&self, folder: &Path) -> Result<(), PolicyError> {
         let c = self.exact();
-        write(&folder.join(WEIGHTS), &c, self.stored())?;
-        match &self.moments {
-            None => {}
-            Some(Moments::Full(m)) => {
-                write(&folder.join(FIRST), &c, &m.0)?;
-                write(&folder.join(SECOND), &c, &m.1)?;
-            }
-            Some(Moments::Adapter(m)) => {
-                write(&folder.join(FIRST), &c, &m.0)?;
-                write(&folder.join(SECOND), &c, &m.1)?;
+        let put = |name: &str, tensors: &dyn Tensors| write(&folder.join(name), &c, tensors);
+        put(WEIGHTS, self.stored())?;
+        if let Some(value) = &self.value {
+            put(VALUE, value)?;
+        }
+        if let Some(moments) = &self.moments {
+            let (first, second): (&dyn Tensors, &dyn Tensors) = match &moments.weights {
+                Weights::Full(m) => (&m.0, &m.1),
+                Weights::Adapter(m) => (&m.0, &m.1),
+            };
+            put(FIRST, first)?;
+            put(SECOND, second)?;
+            if let Some(m) = &moments.value {
+                put(VALUE_FIRST, &m.0)?;
+                put(VALUE_SECOND, &m.1)?;
             }
         }
-        let state = State { n_updates: self.n_updates, trainable: self.trainable.clone() };
+        let mut stored = Vec::new();
+        for (slot, kept) in self.kept.iter().filter(|(_, kept)| kept.moved) {
+            let [weights_file, value_file] = kept_files(*slot);
+            match &kept.weights {
+                Weights::Full(full) => put(&weights_file, &full.0)?,
+                Weights::Adapter(adapter) => match adapter.as_ref() {
+                    Some(adapter) => put(&weights_file, adapter)?,
+                    // Frozen weights alone cannot have moved.
+                    None => continue,
+                },
+            }
+            if let Some(value) = &kept.value {
+                put(&value_file, value)?;
+            }
+            stored.push(*slot);
+        }
+        let (trainable, value_head) = (self.trainable.clone(), self.value.is_some());
+        let state = State { n_updates: self.n_updates, trainable, value_head, kept: stored };
         let path = folder.join(STATE);
         let text = serde_json::to_vec_pretty(&state).expect("numbers and names always serialise");
         std::fs::write(&path, text).map_err(|source| PolicyError::Io { path, source })
     }
 
-    /// Holds: everything is read and checked before anything is set, so that after an error the engine is as it was.
+    /// Holds: everything is read and checked before anything is set, so that after an error the engine is as it was. A
+    /// slot that the checkpoint does not hold stays as it was filled before the first update, or is emptied.
     fn load(&mut self, folder: &Path) -> Result<(), PolicyError> {
         let path = folder.join(STATE);
         let bytes = std::fs::read(&path).map_err(|source| PolicyError::Io { path: path.clone(), source })?;
@@ -202,27 +320,51 @@ impl Checkpoint for Engine {
             let show = |t: &Trainable| serde_json::to_string(t).expect("names and numbers always serialise");
             return Err(bad(format!("needed `{}`, got `{}`", show(&self.trainable), show(&state.trainable))));
         }
+        if state.value_head != self.value.is_some() {
+            let show = |with: bool| if with { "a value head" } else { "no value head" };
+            return Err(bad(format!("needed {}, got {}", show(self.value.is_some()), show(state.value_head))));
+        }
         let c = self.exact();
         let weights = Checked::open(&folder.join(WEIGHTS), &c, self.stored())?;
+        let mut value = self.value.clone();
+        if let Some(value) = &mut value {
+            read(&folder.join(VALUE), &c, value)?;
+        }
         // Only a policy that was never updated may lack moments.
         let wanted = state.n_updates > 0 || folder.join(FIRST).exists();
-        let started = optimiser::start(&self.config, &self.trainable, self.adapter.as_ref()).filter(|_| wanted);
-        let (grads, moments) = match started {
+        let with_value = self.value.is_some();
+        let started = optimiser::start(&self.config, &self.trainable, self.adapter.as_ref(), with_value);
+        let (grads, moments) = match started.filter(|_| wanted) {
             None => (Grads::default(), None),
             Some((grads, mut moments)) => {
-                let (first, second): (&mut dyn Tensors, &mut dyn Tensors) = match &mut moments {
-                    Moments::Full(m) => (&mut m.0, &mut m.1),
-                    Moments::Adapter(m) => (&mut m.0, &mut m.1),
-                };
-                for (file, tensors) in [(FIRST, first), (SECOND, second)] {
-                    Checked::open(&folder.join(file), &c, &*tensors)?.set(&c, tensors)?;
-                }
+                read_moments(folder, &c, &mut moments)?;
                 (grads, Some(moments))
             }
         };
+        let mut kept = BTreeMap::new();
+        for slot in &state.kept {
+            kept.insert(*slot, self.read_kept(folder, *slot, &c)?);
+        }
         weights.set(&c, self.stored_mut())?;
         self.refresh();
+        self.kept.retain(|_, kept| !kept.moved);
+        self.kept.extend(kept);
+        self.value = value;
         (self.grads, self.moments, self.n_updates) = (grads, moments, state.n_updates);
         Ok(())
     }
+}
+
+fn read_moments(folder: &Path, c: &Config, moments: &mut Moments) -> Result<(), PolicyError> {
+    let (first, second): (&mut dyn Tensors, &mut dyn Tensors) = match &mut moments.weights {
+        Weights::Full(m) => (&mut m.0, &mut m.1),
+        Weights::Adapter(m) => (&mut m.0, &mut m.1),
+    };
+    read(&folder.join(FIRST), c, first)?;
+    read(&folder.join(SECOND), c, second)?;
+    if let Some(m) = &mut moments.value {
+        read(&folder.join(VALUE_FIRST), c, &mut m.0)?;
+        read(&folder.join(VALUE_SECOND), c, &mut m.1)?;
+    }
+    Ok(())
 }

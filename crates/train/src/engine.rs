@@ -7,13 +7,14 @@ use std::sync::Arc;
 use model::block::Grads;
 use model::cache::Cache;
 use model::packed::Trainer;
-use model::{Adapter, Config, HalfParams, Infer, ModelError, Params, Target};
+use model::{Adapter, Config, HalfParams, Infer, ModelError, Params, Target, ValueHead};
 use policy::{Learner, Policy, PolicyError, Sampler, Slot};
 use serde::{Deserialize, Serialize};
 use tensor::Cpu;
 use text::Tokenizer;
 
-use crate::optimiser::Moments;
+use crate::kept::Kept;
+use crate::optimiser::{Moments, Weights};
 
 /// Which weights learn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,26 +126,19 @@ pub struct Engine {
     /// The products' weights rounded to bf16, where that is the precision.
     pub(crate) half: Option<HalfParams>,
     pub(crate) adapter: Option<Adapter>,
+    pub(crate) value: Option<ValueHead>,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     pub(crate) settings: EngineSettings,
     pub(crate) trainable: Trainable,
     pub(crate) grads: Grads,
     pub(crate) moments: Option<Moments>,
     /// Weights kept beside those that learn.
-    pub(crate) kept: BTreeMap<Slot, Reference>,
+    pub(crate) kept: BTreeMap<Slot, Kept>,
     pub(crate) trainer: Option<Trainer>,
     pub(crate) infer: Infer,
     pub(crate) cache: Cache,
     pub(crate) n_updates: u64,
     version: u32,
-}
-
-/// Weights kept for reference log-probabilities.
-pub(crate) enum Reference {
-    /// The frozen weights with this adapter, or with none.
-    Adapter(Option<Adapter>),
-    /// A copy of all weights.
-    Full(Box<(Params, Option<HalfParams>)>),
 }
 
 impl Engine {
@@ -185,6 +179,7 @@ impl Engine {
             params,
             half: None,
             adapter,
+            value: None,
             tokenizer,
             settings,
             trainable,
@@ -193,7 +188,31 @@ impl Engine {
 
     /// The same engine with products in another precision.
     pub fn with_precision(mut self, precision: Precision) -> Engine {
-        self.half = (precision == Precision::Bf16).then(|| HalfParams::of(&self.cpu, &self.params));
+        let rounded = |params: &Params| (precision == Precision::Bf16).then(|| HalfParams::of(&self.cpu, params));
+        self.half = rounded(&self.params);
+        for kept in self.kept.values_mut() {
+            if let Weights::Full(full) = &mut kept.weights {
+                full.1 = rounded(&full.0);
+            }
+        }
+        self
+    }
+
+    /// The same engine with a value head that says 0 of every state; one that has a head is as it was.
+    ///
+    /// The head is trained with the rest, and fully where the rest is trained by adapters. A value is an f32 product in
+    /// either precision. An export has no place for it.
+    pub fn with_value_head(mut self) -> Engine {
+        if self.value.is_none() {
+            let zeros = || ValueHead::zeroed(&self.config);
+            if let Some(moments) = &mut self.moments {
+                (self.grads.value, moments.value) = (Some(zeros()), Some(Box::new((zeros(), zeros()))));
+            }
+            for kept in self.kept.values_mut() {
+                kept.value = Some(zeros());
+            }
+            self.value = Some(zeros());
+        }
         self
     }
 
@@ -224,6 +243,11 @@ impl Engine {
         self.adapter.as_ref()
     }
 
+    /// The value head, if any.
+    pub fn value_head(&self) -> Option<&ValueHead> {
+        self.value.as_ref()
+    }
+
     /// Puts an adapter on, in place of the one there.
     ///
     /// - Errors: an adapter of another rank, alpha or targets than the one being trained, or any where the weights
@@ -247,9 +271,10 @@ impl Engine {
 
     /// Number of weights that learn.
     pub fn n_trainable(&self) -> usize {
+        let value = self.value.as_ref().map_or(0, ValueHead::n_weights);
         match (&self.trainable, &self.adapter) {
-            (Trainable::Full {}, _) => self.config.n_weights(),
-            (Trainable::Lora { .. }, Some(a)) => a.n_weights(&self.config),
+            (Trainable::Full {}, _) => self.config.n_weights() + value,
+            (Trainable::Lora { .. }, Some(a)) => a.n_weights(&self.config) + value,
             _ => 0,
         }
     }

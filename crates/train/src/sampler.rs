@@ -81,7 +81,11 @@ impl<'t> Floor<'_, 't> {
     fn run(&mut self, jobs: &mut dyn Jobs) -> Result<(), PolicyError> {
         loop {
             if jobs.cancelled() {
-                self.give_all_back(jobs);
+                self.give_all_back(&mut |part| jobs.done(part));
+                return Ok(());
+            }
+            if jobs.paused() {
+                self.give_all_back(&mut |part| jobs.set_aside(part));
                 return Ok(());
             }
             self.admit(jobs);
@@ -146,7 +150,8 @@ impl<'t> Floor<'_, 't> {
 
     /// Pages a job may come to need, nothing shared.
     fn pages(&self, job: &Job) -> usize {
-        let longest = (job.prompt.len() + job.sampling.max_tokens).min(self.engine.config.context);
+        let longest = (job.prompt.len() + job.sampling.max_tokens).saturating_sub(job.begun);
+        let longest = longest.max(job.prompt.len() + 1).min(self.engine.config.context);
         longest.div_ceil(PAGE)
     }
 
@@ -217,7 +222,13 @@ impl<'t> Floor<'_, 't> {
         let decoder = match self.tokenizer {
             Some(t) if !job.sampling.stop_strings.is_empty() => {
                 match StreamDecoder::new(t, true, &job.sampling.stop_strings) {
-                    Ok(decoder) => Some(decoder),
+                    Ok(mut decoder) => {
+                        // A stop string may have begun before the turn was set aside.
+                        for token in &job.prompt[job.prompt.len() - job.begun.min(job.prompt.len())..] {
+                            decoder.push(*token);
+                        }
+                        Some(decoder)
+                    }
                     Err(error) => {
                         self.engine.cache.release(sequence);
                         jobs.failed(job.id, PolicyError::Unsupported(error.to_string()));
@@ -331,7 +342,7 @@ impl<'t> Floor<'_, 't> {
                 return Some(End::Stop(StopReason::Stop));
             }
         }
-        if slot.tokens.len() >= sampling.max_tokens {
+        if slot.job.begun + slot.tokens.len() >= sampling.max_tokens {
             return Some(End::Stop(StopReason::Length));
         }
         if slot.job.prompt.len() + slot.tokens.len() >= self.engine.config.context {
@@ -354,22 +365,19 @@ impl<'t> Floor<'_, 't> {
         }
     }
 
-    fn give_all_back(&mut self, jobs: &mut dyn Jobs) {
+    /// Ends every open job with what it has.
+    fn give_all_back(&mut self, give: &mut dyn FnMut(Sampled)) {
+        let stop = StopReason::Cancelled;
         for slot in std::mem::take(&mut self.slots) {
-            self.finish(slot, End::Stop(StopReason::Cancelled), jobs);
+            let Slot { job, sequence, tokens, logp, logp_t1, .. } = slot;
+            self.engine.cache.release(sequence);
+            give(Sampled { id: job.id, tokens, logp, logp_t1, stop, version: self.version });
         }
-        let waiting: Vec<Job> =
-            self.prompts.iter_mut().flat_map(|p| std::mem::take(&mut p.waiting)).chain(self.held.drain(..)).collect();
-        for job in waiting {
+        let waiting = self.prompts.iter_mut().flat_map(|p| std::mem::take(&mut p.waiting));
+        for job in waiting.chain(self.held.drain(..)) {
             let none = Vec::new();
-            jobs.done(Sampled {
-                id: job.id,
-                tokens: Vec::new(),
-                logp: none.clone(),
-                logp_t1: none,
-                stop: StopReason::Cancelled,
-                version: self.version,
-            });
+            let (tokens, logp, logp_t1) = (Vec::new(), none.clone(), none);
+            give(Sampled { id: job.id, tokens, logp, logp_t1, stop, version: self.version });
         }
     }
 

@@ -1,5 +1,9 @@
 //! Small line charts as inline SVG.
 
+mod lines;
+
+pub(crate) use lines::{At, Line, class, draw_lines};
+
 use std::fmt::Write;
 
 use crate::text::{escape, short};

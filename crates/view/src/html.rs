@@ -13,7 +13,7 @@ use crate::chart::{Dot, draw};
 use crate::load::{Curve, RunView, StepView};
 use crate::text::{date, escape, escape_json, percent, short};
 
-const STYLE: &str = include_str!("page.css");
+pub(crate) const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The view as one HTML page that needs nothing else.

@@ -1,19 +1,21 @@
 //! A stored run turned into report pages, JSON and text.
 //!
 //! [`load`] reads a run directory into a [`RunView`]; [`html`] renders that as one page that works without a network,
-//! [`json`] as JSON; [`show_task`] prints the attempts at one task for a terminal. Whatever the policy wrote is shown,
-//! never obeyed: it is escaped in pages and freed of control characters in terminals.
+//! [`json`] as JSON; [`show_task`] prints the attempts at one task for a terminal; [`study_html`] is the page of a study.
+//! Whatever the policy wrote is shown, never obeyed: it is escaped in pages and freed of control characters in terminals.
 
 mod chart;
 mod html;
 mod load;
 mod metrics;
+mod study;
 mod terminal;
 mod text;
 
 pub use html::html;
 pub use load::{Curve, EpisodeView, Excerpt, GroupView, Point, RunView, SequenceView, StepView, load};
 pub use metrics::{METRICS, Metric};
+pub use study::{study_html, study_json, to_target};
 pub use terminal::show_task;
 pub use text::visible;
 

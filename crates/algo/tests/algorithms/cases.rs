@@ -6,7 +6,7 @@ use std::ops::Range;
 use episode::{Group, Outcome, Role, StopReason};
 use loss::{Old, Totals};
 use surefoot_algo::{
-    Admission, AlgoError, Answers, Dropped, Now, PerSequence, Plan, Request, Settings, Why, group_by_task,
+    Admission, AlgoError, Answers, Asked, Dropped, Now, PerSequence, Plan, Request, Settings, Why, group_by_task,
 };
 
 fn check_advantages(text: &str, rewards: &[f64], want: &[f64]) {
@@ -28,6 +28,21 @@ fn b1_the_reference_vector_through_the_settings() {
     check_advantages("kind = 'grpo'\nstd_eps = 1e-4", &rewards, &three(1.499_700_1, -0.499_900_0));
     let dr_grpo = "kind = 'grpo'\nadvantage_std = 'none'\nreduction = 'fixed_horizon'\nhorizon = 8";
     check_advantages(dr_grpo, &rewards, &three(0.75, -0.25));
+    check_advantages("kind = 'dr_grpo'", &rewards, &three(0.75, -0.25));
+    check_advantages("kind = 'dro'", &rewards, &three(0.75, -0.25));
+    check_advantages("kind = 'rloo'", &rewards, &three(1.0, -1.0 / 3.0));
+    check_advantages("kind = 'max_rl'", &rewards, &three(3.0, -1.0));
+    let value = ((std::f64::consts::E + 3.0) / 4.0).ln();
+    check_advantages("kind = 'oapl'", &rewards, &three(1.0 - value, -value));
+    for kind in ["dapo", "gspo", "cispo", "sapo"] {
+        check_advantages(&format!("kind = '{kind}'"), &rewards, &three(1.499_997, -0.499_999));
+        let population = format!("kind = '{kind}'\nadvantage_std = 'population'\nstd_eps = 0");
+        check_advantages(&population, &rewards, &three(1.732_050_8, -0.577_350_3));
+    }
+    // Every token is worth its episode's reward, 1 + 2 + 3 + 4 of them, one of which is in the first.
+    let (mean, spread) = (0.1, (0.1f64 * 0.9).sqrt());
+    check_advantages("kind = 'reinforce_pp'", &rewards, &three((1.0 - mean) / spread, -mean / spread));
+    check_advantages("kind = 'reinforce_pp'\nwhiten = false", &rewards, &rewards);
     check_advantages("kind = 'reinforce'", &rewards, &rewards);
     check_advantages("kind = 'reinforce'\nbaseline = 'batch_mean'", &rewards, &three(0.75, -0.25));
 }
@@ -53,7 +68,11 @@ fn b4_a_group_of_one_is_refused_by_what_compares_and_by_nothing_else() {
     assert_eq!(message("kind = 'grpo'", 1).as_deref(), Some(want));
     assert_eq!(message("kind = 'grpo'\nadvantage_std = 'none'", 1).as_deref(), Some(want));
     assert_eq!(message("kind = 'grpo'", 2), None);
-    for kind in ["reinforce", "sft"] {
+    for kind in ["dr_grpo", "rloo", "max_rl", "dapo", "gspo", "cispo", "sapo", "oapl", "dro", "dpo", "reward_model"] {
+        assert_eq!(message(&format!("kind = '{kind}'"), 1), Some(want.replace("grpo", kind)));
+        assert_eq!(message(&format!("kind = '{kind}'"), 2), None);
+    }
+    for kind in ["reinforce", "reinforce_pp", "ppo", "raft", "sft", "sdpo"] {
         assert_eq!(message(&format!("kind = '{kind}'"), 1), None);
         assert_eq!(message(&format!("kind = '{kind}'"), 0).unwrap().split(',').next_back(), Some(" got 0"));
     }
@@ -93,7 +112,7 @@ fn a_step_without_groups_or_without_graded_episodes_is_no_error() {
     all_failed.episodes.iter_mut().for_each(|e| e.outcome = failed());
     for kind in Settings::NAMES {
         let text = format!("kind = '{kind}'");
-        assert!(!signals(&text, &[]).unwrap().has_signal());
+        assert!(!signals(&text, &[]).unwrap().has_signal(), "{kind}");
         let got = signals(&text, std::slice::from_ref(&all_failed)).unwrap();
         assert!(!got.has_signal());
         assert_eq!(got.groups[0].stats.reward_mean, None);
@@ -136,8 +155,8 @@ fn failures_are_in_no_statistic_and_no_denominator() {
     assert_eq!(got.dropped, [why(1, Why::Failed { class: "deadline".into() }), why(5, Why::Cancelled)]);
     // Sampled tokens of the graded four: 1 + 3 + 4 + 5.
     let batch = got.batch(std::slice::from_ref(&with), 0..1);
-    let totals = Totals::count(batch.iter().flatten().map(|(s, _)| s.sampled()));
-    assert_eq!(totals, Totals { n_tokens: 13, n_sequences: 4 });
+    let totals = Totals::count(batch.iter().map(|g| g.iter().map(|(s, signal)| (s.sampled(), signal.pair))));
+    assert_eq!(totals, Totals { n_tokens: 13, n_sequences: 4, n_pairs: 0 });
 }
 
 #[test]
@@ -155,7 +174,8 @@ fn a_group_with_one_graded_episode_left_is_dropped_and_says_so() {
     group.episodes[0].outcome = failed();
     for kind in Settings::NAMES {
         let admission = settings(&format!("kind = '{kind}'")).algorithm().admit(&group);
-        assert!(matches!(admission, Admission::Drop(_)), "{kind}");
+        let out = matches!(&admission, Admission::Drop(_)) || (*kind == "dapo" && admission != Admission::Keep);
+        assert!(out, "{kind}");
     }
 }
 
@@ -254,7 +274,14 @@ fn requests_end_once_they_are_answered() {
     assert_eq!((first.old.clone(), first.logp_ref.clone()), (Old::Forward(vec![-1.0; 4]), Some(vec![-2.0; 4])));
     for kind in Settings::NAMES {
         let bare = settings(&format!("kind = '{kind}'"));
-        assert!(bare.algorithm().requests(&groups, &Answers::new()).is_empty(), "`{kind}` needs nothing but rewards");
+        let want = match *kind {
+            "ppo" => vec![Request::Now(Now { value: true, top_k: 0 })],
+            "dpo" => vec![Request::Reference],
+            "distill" => vec![Request::Teacher(Asked { contexts: None, top: false })],
+            "sdpo" => vec![Request::Now(Now { value: false, top_k: 100 })],
+            _ => vec![],
+        };
+        assert_eq!(bare.algorithm().requests(&groups, &Answers::new()), want, "{kind}");
     }
 }
 

@@ -31,9 +31,11 @@ commands! {
     init => Init;
     train => Train;
     eval => Eval;
+    study => Study;
     export => Export;
     sample => Sample;
     logprobs => Logprobs;
+    signals => Signals;
     models => Models;
     runs => Runs;
     show => Show;

@@ -292,7 +292,7 @@ impl Jobs for Queue<'_> {
         let (index, sample) = (self.next / self.n, self.next % self.n);
         let prompt = Arc::clone(self.prompts.get(usize::try_from(index).ok()?)?);
         let stream = Stream::new("sample", &[self.seed, index, sample]);
-        let job = Job { id: self.next, prompt, sampling: Arc::clone(&self.sampling), stream };
+        let job = Job { id: self.next, prompt, begun: 0, sampling: Arc::clone(&self.sampling), stream };
         self.next += 1;
         Some(job)
     }

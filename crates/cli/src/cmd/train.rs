@@ -101,7 +101,7 @@ pub(crate) fn start(
 
 /// Finds the model. A name stays a name; a path starts from the run file's folder, as all its paths do, and is absolute in
 /// the settings from here on, so that the run goes on from any folder.
-fn settle_model(settings: &mut Settings, base: &Path, context: &Context) -> Result<PathBuf, Failure> {
+pub(crate) fn settle_model(settings: &mut Settings, base: &Path, context: &Context) -> Result<PathBuf, Failure> {
     let models = context.models();
     let name = &settings.model;
     let path = models.resolve_from(base, name).map_err(|e| {

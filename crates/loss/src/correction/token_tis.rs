@@ -9,8 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::CorrectionRule;
-use crate::error::setting;
+use super::{CorrectionRule, by_token, check_cap};
 use crate::exp::exp;
 use crate::{LossError, Row};
 
@@ -29,43 +28,22 @@ fn default_cap() -> f64 {
 
 impl CorrectionRule for TokenTis {
     fn check(&self) -> Result<(), LossError> {
-        let ok = self.cap >= 1.0 && self.cap.is_finite();
-        setting("correction.cap", self.cap, ok, "a finite number at least 1")
+        check_cap(self.cap)
     }
 
     fn weights(&self, rows: &[Row<'_>]) -> Vec<Vec<f64>> {
-        let weights = |row: &Row<'_>| {
-            let mut weights = vec![0.0; row.trained.len()];
-            let (Some(old), Some(sampler)) = (row.logp_old, row.logp_sampler) else { return weights };
-            for t in row.trained_positions() {
-                weights[t] = exp(f64::from(old[t]) - f64::from(sampler[t])).min(self.cap);
-            }
-            weights
-        };
-        rows.iter().map(weights).collect()
+        by_token(rows, |gap| exp(gap).min(self.cap))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(cap: f64, want: [f64; 3]) {
-        let (old, sampler) = ([-1.0f32, f32::NAN, -0.5, -2.0], [-1.5f32, 0.0, -0.5, -0.5]);
-        let row = Row {
-            logp_old: Some(&old),
-            logp_sampler: Some(&sampler),
-            ..Row::bare(&[true, false, true, true], &old, &[0.0; 4], &[1.0; 4])
-        };
-        let got = TokenTis { cap }.weights(&[row]);
-        for (got, want) in [got[0][0], got[0][2], got[0][3]].iter().zip(want) {
-            assert!((got - want).abs() < 1e-5, "{got} {want}");
-        }
-    }
+    use crate::correction::tests::{C12, check};
 
     #[test]
     fn c12_the_ratio_is_truncated_at_the_cap() {
-        check(2.0, [1.648_72, 1.0, 0.223_13]);
-        check(1.5, [1.5, 1.0, 0.223_13]);
+        check(&TokenTis { cap: 2.0 }, C12, [1.648_721_27, 1.0, 0.223_130_16]);
+        check(&TokenTis { cap: 1.5 }, C12, [1.5, 1.0, 0.223_130_16]);
     }
 }

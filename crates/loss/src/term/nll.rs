@@ -6,8 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clip, TermRow, TermRule, TokenTerm, each_token};
-use crate::Row;
+use super::{Acts, TermGroup, TermRule, TokenTerm, View, each_token};
 
 /// Negative log-likelihood −log π.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -15,11 +14,11 @@ use crate::Row;
 pub struct Nll {}
 
 impl TermRule for Nll {
-    fn uses_advantage(&self) -> bool {
-        false
+    fn acts(&self) -> Acts {
+        Acts::Everywhere
     }
 
-    fn group(&self, rows: &[Row<'_>], scale: &[Vec<f64>], out: &mut [TermRow]) {
-        each_token(rows, scale, out, |row, t| TokenTerm { loss: -f64::from(row.logp[t]), slope: -1.0, clip: Clip::No });
+    fn group(&self, rows: &[View<'_>], out: &mut TermGroup) {
+        each_token(rows, out, |row, t| TokenTerm::unclipped(-row.logp(t), -1.0));
     }
 }

@@ -8,9 +8,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clip, TermRow, TermRule, TokenTerm, each_token};
+use super::{Clip, Needs, TermGroup, TermRule, TokenTerm, View, check_bounds, each_token};
+use crate::LossError;
 use crate::error::setting;
-use crate::{LossError, Row};
 
 /// The clipped surrogate −min(ρA, clip(ρ)·A).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,38 +26,36 @@ pub struct PolicyGradient {
 }
 
 impl PolicyGradient {
-    fn token(&self, ratio: f64, advantage: f64) -> TokenTerm {
-        // Apart from being exact, this keeps 0 · ∞ out when a ratio overflows.
+    /// The clipped surrogate at a ratio, and its derivative by the ratio's logarithm.
+    pub(super) fn token(&self, ratio: f64, advantage: f64) -> TokenTerm {
         if advantage == 0.0 {
-            return TokenTerm { loss: 0.0, slope: 0.0, clip: Clip::No };
+            return TokenTerm::NOTHING;
         }
         let bounded = |bound: f64, clip| TokenTerm { loss: -bound * advantage, slope: 0.0, clip };
         match self.dual_clip {
             _ if advantage > 0.0 && ratio > self.ratio_max => bounded(self.ratio_max, Clip::High),
             _ if advantage < 0.0 && ratio < self.ratio_min => bounded(self.ratio_min, Clip::Low),
             Some(c) if advantage < 0.0 && ratio > c => bounded(c, Clip::Dual),
-            _ => TokenTerm { loss: -ratio * advantage, slope: -ratio * advantage, clip: Clip::No },
+            _ => TokenTerm::unclipped(-ratio * advantage, -ratio * advantage),
         }
     }
 }
 
 impl TermRule for PolicyGradient {
     fn check(&self) -> Result<(), LossError> {
-        setting("ratio_min", self.ratio_min, (0.0..=1.0).contains(&self.ratio_min), "a number from 0 to 1")?;
-        let high = self.ratio_max;
-        setting("ratio_max", high, high >= 1.0 && high.is_finite(), "a finite number at least 1")?;
+        check_bounds(self.ratio_min, self.ratio_max)?;
         match self.dual_clip {
             Some(c) => setting("dual_clip", c, c > 1.0 && c.is_finite(), "a finite number above 1"),
             None => Ok(()),
         }
     }
 
-    fn needs_old(&self) -> bool {
-        true
+    fn needs(&self) -> Needs {
+        Needs { old: true, ..Needs::default() }
     }
 
-    fn group(&self, rows: &[Row<'_>], scale: &[Vec<f64>], out: &mut [TermRow]) {
-        each_token(rows, scale, out, |row, t| self.token(row.ratio(t), f64::from(row.advantage[t])));
+    fn group(&self, rows: &[View<'_>], out: &mut TermGroup) {
+        each_token(rows, out, |row, t| self.token(row.ratio(t), row.advantage(t)));
     }
 }
 

@@ -6,8 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clip, TermRow, TermRule, TokenTerm, each_token};
-use crate::Row;
+use super::{TermGroup, TermRule, TokenTerm, View, each_token};
 
 /// The score function −A · log π.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -15,11 +14,10 @@ use crate::Row;
 pub struct Reinforce {}
 
 impl TermRule for Reinforce {
-    fn group(&self, rows: &[Row<'_>], scale: &[Vec<f64>], out: &mut [TermRow]) {
-        each_token(rows, scale, out, |row, t| {
-            let advantage = f64::from(row.advantage[t]);
-            let loss = if advantage == 0.0 { 0.0 } else { -advantage * f64::from(row.logp[t]) };
-            TokenTerm { loss, slope: -advantage, clip: Clip::No }
+    fn group(&self, rows: &[View<'_>], out: &mut TermGroup) {
+        each_token(rows, out, |row, t| match row.advantage(t) {
+            0.0 => TokenTerm::NOTHING,
+            advantage => TokenTerm::unclipped(-advantage * row.logp(t), -advantage),
         });
     }
 }

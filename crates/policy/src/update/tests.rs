@@ -1,11 +1,15 @@
 //! Updates with the scripted policy; the names carry the number of the fault they rule out.
 
-use episode::{Cause, EpisodeKey, Message, Outcome, Role, Stage, StopReason, Task};
-use loss::{Correction, Nll, Old, PolicyGradient, Reduction, Reinforce, Term, TokenTis};
-use serde_json::Value;
+use episode::Role;
+use loss::{
+    BradleyTerry, Correction, Divergence, Nll, Old, Pair, PolicyGradient, Reduction, Reinforce, Teacher, Term,
+    TokenTis, Top, ValueLoss, ValueTarget,
+};
 
 use super::*;
 use crate::fake::Scripted;
+use crate::values::tests::{episode, graded, task};
+use crate::{Ask, Under, values};
 
 const STEP: AdamStep =
     AdamStep { learning_rate: 0.1, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1, clip_norm: 1.0 };
@@ -60,7 +64,7 @@ fn a1_the_denominator_is_the_whole_batch_and_not_the_group() {
     let mut policy = policy();
     let data = Data::new(&[&[(1, 1.0), (3, -1.0)], &[(6, 2.0)]]);
     let got = update_batch(&mut policy, &data.batch(), &grpo(Reduction::TokenMean), None).unwrap();
-    assert_eq!(got.totals, Totals { n_tokens: 10, n_sequences: 3 });
+    assert_eq!(got.totals, Totals { n_tokens: 10, n_sequences: 3, n_pairs: 0 });
     assert!((got.metrics.loss - (-1.0 + 3.0 - 12.0) / 10.0).abs() < 1e-15);
     let received: Vec<&Vec<f32>> = policy.received.iter().flatten().map(|g| &g.dlogp).collect();
     assert_eq!(received[0], &[0.0, 0.0, -0.1]);
@@ -139,8 +143,8 @@ fn c12_a_correction_weighs_by_the_policy_at_the_start_of_the_step() {
     let mut policy = policy();
     policy.drift = 0.25;
     let mut data = Data::new(&[&[(2, 1.0)]]);
-    let group = Group { task: task(), episodes: vec![episode(vec![data.0[0][0].0.clone()], graded())] };
-    let now = values(&mut policy, Under::Now, &[group], 1.0, &[]).unwrap();
+    let group = episode::Group { task: task(), episodes: vec![episode(vec![data.0[0][0].0.clone()], graded())] };
+    let now = values(&mut policy, &Ask::plain(Under::Now), &[group], 1.0, &[]).unwrap();
     data.0[0][0].1.old = Old::Forward(now[0][0][0].logp.clone());
     for (cap, want) in [(2.0, 0.25f64.exp()), (1.125, 1.125)] {
         let mut loss = grpo(Reduction::TokenMean);
@@ -176,7 +180,7 @@ fn an_episode_without_sampled_tokens_is_nowhere() {
     let mut policy = policy();
     let data = Data::new(&[&[(0, 1.0), (2, 1.0)]]);
     let got = run(&mut policy, &data, &grpo(Reduction::SequenceMean));
-    assert_eq!(got.totals, Totals { n_tokens: 2, n_sequences: 1 });
+    assert_eq!(got.totals, Totals { n_tokens: 2, n_sequences: 1, n_pairs: 0 });
     assert_eq!(got.metrics.loss, -1.0);
     assert!(got.tokens[0][0].is_none() && got.tokens[0][1].is_some());
 }
@@ -214,37 +218,77 @@ fn per_token_data_come_only_when_asked_for() {
 }
 
 #[test]
-fn values_keep_the_place_of_what_is_not_computed() {
-    let failed = Outcome::Failed { stage: Stage::Grader, cause: Cause::new("deadline", "30 s") };
-    let mut context = Sequence::new();
-    context.append_context(Role::User, &[1, 2, 3]);
-    let groups = [
-        Group { task: task(), episodes: vec![episode(vec![sequence(2, 0)], failed)] },
-        Group { task: task(), episodes: vec![episode(vec![context, sequence(1, 0)], graded())] },
-    ];
-    let got = values(&mut policy(), Under::Now, &groups, 1.0, &[]).unwrap();
-    assert_eq!(got[0][0][0].logp, [0.0; 4]);
-    assert_eq!(got[1][0][0].logp, [0.0; 3]);
-    assert_eq!(got[1][0][1].logp, [0.0, 0.0, Scripted::LOGP]);
-    assert_eq!(got[1][0][1].entropy, [0.0, 0.0, Scripted::ENTROPY]);
-}
-
-#[test]
 fn lag_counts_sampled_tokens_by_versions_behind() {
     let all = [sequence(2, 5), sequence(3, 4), sequence(1, 1)];
     assert_eq!(lag(&all, 5), BTreeMap::from([(0, 2), (1, 3), (4, 1)]));
     assert_eq!(lag(&[sequence(1, 7)], 5), BTreeMap::from([(-2, 1)]));
 }
 
-fn task() -> Task {
-    Task::new("sums", vec![Message::new(Role::User, "1+1")], Value::from(2), Value::Null)
+#[test]
+fn a_value_loss_is_of_the_state_before_each_token_and_its_derivatives_reach_the_learner() {
+    let mut policy = policy();
+    let mut data = Data::new(&[&[(2, 1.0)]]);
+    let target = ValueTarget { old: vec![0.0; 4], returns: vec![f32::NAN, f32::NAN, 1.0, -1.0] };
+    data.0[0][0].1.value = Some(target);
+    let mut loss = Loss::new(Term::Reinforce(Reinforce {}), Reduction::Sum);
+    loss.value = Some(ValueLoss { clip: None, coefficient: 0.5 });
+    let got = run(&mut policy, &data, &loss);
+    assert_eq!(policy.wants, [Want { value: ValueAt::Before, top_k: 0 }]);
+    // The values after two and three tokens are 1/8 and 3/16.
+    let want = [0.0, 0.0, 0.5 * (0.125 - 1.0), 0.5 * (0.1875 + 1.0)];
+    let record = got.tokens[0][0].as_ref().unwrap();
+    assert_eq!((record.value.as_slice(), record.dvalue.as_slice()), (&[0.0, 0.0, 0.125, 0.1875][..], &want[..]));
+    let size = 2.0 + want.iter().map(|d: &f32| f64::from(d * d)).sum::<f64>();
+    assert!((got.report.unwrap().grad_norm - size.sqrt()).abs() < 1e-7, "the optimiser saw both");
 }
 
-fn graded() -> Outcome {
-    Outcome::Graded { reward: 1.0, parts: vec![] }
+#[test]
+fn a_score_is_of_the_state_that_has_read_the_last_token() {
+    let mut policy = policy();
+    let mut data = Data::new(&[&[(3, 1.0), (1, 1.0)]]);
+    for (place, chosen) in [(0, true), (1, false)] {
+        data.0[0][place].1.pair = Some(Pair { index: 0, chosen });
+    }
+    let loss = Loss::new(Term::BradleyTerry(BradleyTerry {}), Reduction::PairMean);
+    let got = update_batch(&mut policy, &data.batch(), &loss, None).unwrap();
+    assert_eq!(policy.wants, [Want { value: ValueAt::After, top_k: 0 }]);
+    // Sequences of five and of three tokens: 5/16 against 3/16.
+    let margin = 0.125_f64;
+    assert!((got.metrics.loss - (1.0 + (-margin).exp()).ln()).abs() < 1e-12);
+    let push = (1.0 / (1.0 + margin.exp())) as f32;
+    assert_eq!(policy.received[0][0].dvalue, [0.0, 0.0, 0.0, 0.0, -push]);
+    assert_eq!(policy.received[0][1].dvalue, [0.0, 0.0, push]);
+    assert_eq!(got.totals.n_pairs, 1);
 }
 
-fn episode(sequences: Vec<Sequence>, outcome: Outcome) -> Episode {
-    let key = EpisodeKey { step: 0, task: task().id, sample: 0 };
-    Episode { key, sequences, messages: vec![], outcome, stop: StopReason::Eos, turn_rewards: Vec::new() }
+#[test]
+fn tokens_that_a_teacher_was_asked_about_are_asked_of_the_learner_where_the_loss_reads_them() {
+    let mut data = Data::new(&[&[(2, 1.0)]]);
+    let ids = vec![0, 0, 0, 0, 5, 2, 1, 9];
+    let logp = vec![f32::NAN, f32::NAN, f32::NAN, f32::NAN, -1.0, -2.0, -1.5, -2.5];
+    let top = Top { k: 2, ids: ids.clone(), logp };
+    data.0[0][0].1.teacher = Some(Teacher { logp: vec![-1.0; 4], top: Some(top) });
+    let mut policy = policy();
+    let forward_kl = Loss::new(Term::Divergence(Divergence { alpha: 0.0, cap: None }), Reduction::Sum);
+    let got = run(&mut policy, &data, &forward_kl);
+    let dtop = &policy_dtop(&mut policy, &data, &forward_kl);
+    assert_eq!((dtop.len(), &dtop[..4]), (8, &[0.0; 4][..]));
+    assert!(dtop[4..].iter().all(|d| *d != 0.0) && &got.tokens[0][0].as_ref().unwrap().dtop == dtop, "{dtop:?}");
+    // Σ over both places of Σ T ln(T/S), with S as the learner names them and the rest in one bucket.
+    let divergence = |t: [f64; 2], s: [f64; 2]| {
+        let (t, s) = (t.map(f64::exp), s.map(f64::exp));
+        let all = |p: [f64; 2]| [p[0], p[1], 1.0 - p[0] - p[1]];
+        all(t).iter().zip(all(s)).map(|(t, s)| t * (t / s).ln()).sum::<f64>()
+    };
+    let s = |a, b| [f64::from(Scripted::logp_of(a)), f64::from(Scripted::logp_of(b))];
+    let want = divergence([-1.0, -2.0], s(5, 2)) + divergence([-1.5, -2.5], s(1, 9));
+    assert!((got.metrics.loss - want).abs() < 1e-6, "{} {want}", got.metrics.loss);
+    // A loss that does not read them does not ask.
+    assert_eq!(policy_dtop(&mut policy, &data, &grpo(Reduction::Sum)), [0.0; 0]);
+}
+
+fn policy_dtop(policy: &mut Scripted, data: &Data, loss: &Loss) -> Vec<f32> {
+    policy.received.clear();
+    update_batch(policy, &data.batch(), loss, None).unwrap();
+    policy.received[0][0].dtop.clone()
 }

@@ -1,13 +1,10 @@
 //! Checkpoints: what is saved and read back goes on with the same bits, and what does not fit changes nothing.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use policy::{Checkpoint, Learner, TokenGrads, TokenValues};
 use surefoot_train::{Engine, Precision, Trainable};
-use tensor::weights::{OutTensor, Safetensors, TensorSource, write_safetensors};
 
 use crate::support::*;
 
@@ -61,32 +58,10 @@ fn weights_alone_sample_as_the_engine_that_saved_them() {
     });
 }
 
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-fn read(path: &Path) -> Tensors {
-    let file = Safetensors::open(path).unwrap();
-    let one = |name: &str| {
-        let shape = file.shape(name).unwrap().to_vec();
-        let mut values = vec![0.0; shape.iter().product()];
-        file.read_f32(name, &mut values).unwrap();
-        (name.to_owned(), (shape, values))
-    };
-    file.names().into_iter().map(one).collect()
-}
-
-fn write(path: &Path, tensors: &Tensors) {
-    let one = |(name, (shape, values)): (&String, &(Vec<usize>, Vec<f32>))| {
-        let values = values.clone();
-        OutTensor::made(name.clone(), shape.clone(), move || Cow::Owned(values.clone()))
-    };
-    let mut out = fs::File::create(path).unwrap();
-    write_safetensors(path, &mut out, tensors.iter().map(one), &BTreeMap::new()).unwrap();
-}
-
 /// Ways to spoil a file of tensors, and what the message must name; the last tensor is spoiled, so that a reader that
 /// sets as it goes has set the others.
 fn spoil(path: &Path, how: &str) -> String {
-    let mut tensors = read(path);
+    let mut tensors = read_tensors(path);
     let name = tensors.keys().next_back().unwrap().clone();
     let file = path.file_name().unwrap().to_string_lossy().into_owned();
     match how {
@@ -111,7 +86,7 @@ fn spoil(path: &Path, how: &str) -> String {
         }
         _ => unreachable!("a way to spoil a file"),
     }
-    write(path, &tensors);
+    write_tensors(path, &tensors);
     if how == "extra" { "zzz.spare".to_owned() } else { name }
 }
 

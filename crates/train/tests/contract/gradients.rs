@@ -3,30 +3,37 @@
 use std::collections::BTreeMap;
 
 use episode::random::Stream;
-use policy::{AdamStep, Checkpoint, Learner, PolicyError, TokenGrads, TokenValues};
+use policy::{Checkpoint, Learner, PolicyError, TokenGrads, TokenValues, ValueAt};
 use surefoot_train::{Engine, Precision};
-use tensor::weights::{Safetensors, TensorSource};
 
 use crate::support::*;
-
-/// With these the first moment after one update is the gradient itself, bit by bit, and no weight moves.
-const READ_OUT: AdamStep =
-    AdamStep { learning_rate: 0.0, beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, clip_norm: f64::INFINITY };
 
 /// How far a gradient's entry may move when its terms are summed in another association, relative to the largest entry of
 /// its tensor: a few dozen f32 roundings of 6e-8 each.
 const ANOTHER_ASSOCIATION: f64 = 4e-6;
 
-/// Derivatives that differ from token to token, the same for a line wherever it stands.
+/// Derivatives by everything there is, which differ from token to token, the same for a line wherever it stands.
 fn derivatives(line: &Line) -> TokenGrads {
     let stream = Stream::new("derivatives", &[u64::from(line.tokens[0]), line.tokens.len() as u64]);
-    let draw = |from: u64| (0..line.tokens.len() as u64).map(|i| stream.uniform(from + i) as f32 - 0.5).collect();
-    TokenGrads { dentropy: draw(1000), ..TokenGrads::of(draw(0)) }
+    let draw = |from: u64, n: usize| (0..n as u64).map(|i| stream.uniform(from + i) as f32 - 0.5).collect();
+    let (n, n_named) = (line.tokens.len(), line.top.as_ref().map_or(0, |top| top.ids.len()));
+    TokenGrads { dlogp: draw(0, n), dentropy: draw(1000, n), dvalue: draw(2000, n), dtop: draw(3000, n_named) }
+}
+
+/// Groups with three tokens named in every place.
+fn groups() -> Vec<Vec<Line>> {
+    named(crate::support::groups(), 3)
+}
+
+/// Values are asked after each token where an adapter is trained, and before it where all weights are.
+fn value_at(engine: &Engine) -> ValueAt {
+    if engine.adapter().is_some() { ValueAt::After } else { ValueAt::Before }
 }
 
 fn accumulate(engine: &mut Engine, groups: &[Vec<Line>]) {
     let mut loss = |index: usize, _: &[TokenValues]| Ok(groups[index].iter().map(derivatives).collect());
-    engine.forward_backward(&batch(groups, 0.8, &[]), &mut loss).unwrap();
+    let at = value_at(engine);
+    engine.forward_backward(&asking(groups, at, 0), &mut loss).unwrap();
 }
 
 /// The accumulated gradient, tensor by tensor.
@@ -34,17 +41,13 @@ fn read_out(engine: &mut Engine) -> BTreeMap<String, Vec<f32>> {
     engine.update(&READ_OUT).unwrap();
     let folder = tempfile::tempdir().unwrap();
     engine.save(folder.path()).unwrap();
-    let file = Safetensors::open(&folder.path().join("moment1.safetensors")).unwrap();
-    let read = |name: &str| {
-        let mut out = vec![0.0; file.shape(name).unwrap().iter().product()];
-        file.read_f32(name, &mut out).unwrap();
-        (name.to_owned(), out)
-    };
-    file.names().into_iter().map(read).collect()
+    let files = ["moment1.safetensors", "value_moment1.safetensors"];
+    let read = files.into_iter().flat_map(|file| read_tensors(&folder.path().join(file)));
+    read.map(|(name, (_, values))| (name, values)).collect()
 }
 
 fn gradient(tiny: &Tiny, adapted: bool, machine: &Machine, groups: &[Vec<Line>]) -> BTreeMap<String, Vec<f32>> {
-    let mut engine = tiny.engine(adapted, machine);
+    let mut engine = tiny.valued(adapted, machine);
     accumulate(&mut engine, groups);
     read_out(&mut engine)
 }
@@ -117,7 +120,7 @@ fn i16_gradients_of_several_calls_add_up_as_one_call_does() {
         let groups = groups();
         let want = gradient(tiny, adapted, &Machine::plain(), &groups);
         for cut in [1, 4, groups.len() - 1] {
-            let mut engine = tiny.engine(adapted, &Machine::plain());
+            let mut engine = tiny.valued(adapted, &Machine::plain());
             accumulate(&mut engine, &groups[..cut]);
             accumulate(&mut engine, &groups[cut..]);
             same(&read_out(&mut engine), &want, &format!("{what}, cut at {cut}"));
@@ -157,14 +160,15 @@ fn a_loss_that_fails_leaves_nothing_accumulated_and_moves_nothing() {
     everywhere(|tiny, adapted, what| {
         let groups = groups();
         let want = gradient(tiny, adapted, &Machine::plain(), &groups);
-        let mut engine = tiny.engine(adapted, &Machine::new(|s| s.micro_batch_rows = 100));
+        let mut engine = tiny.valued(adapted, &Machine::new(|s| s.micro_batch_rows = 100));
         accumulate(&mut engine, &groups[..2]);
         let before = saved(&engine);
         let mut loss = |index: usize, _: &[TokenValues]| match index {
             5 => Err(PolicyError::Cancelled),
             _ => Ok(groups[index].iter().map(derivatives).collect()),
         };
-        let error = engine.forward_backward(&batch(&groups, 0.8, &[]), &mut loss).unwrap_err();
+        let at = value_at(&engine);
+        let error = engine.forward_backward(&asking(&groups, at, 0), &mut loss).unwrap_err();
         assert!(matches!(error, PolicyError::Cancelled));
         assert_eq!(saved(&engine), before, "{what}");
         accumulate(&mut engine, &groups);
@@ -177,7 +181,7 @@ fn a_gradient_that_is_not_finite_moves_nothing_and_is_gone() {
     everywhere(|tiny, adapted, what| {
         let groups = groups();
         let want = gradient(tiny, adapted, &Machine::plain(), &groups);
-        let mut engine = tiny.engine(adapted, &Machine::plain());
+        let mut engine = tiny.valued(adapted, &Machine::plain());
         accumulate(&mut engine, &groups[..1]);
         engine.update(&READ_OUT).unwrap();
         let before = saved(&engine);
@@ -186,7 +190,8 @@ fn a_gradient_that_is_not_finite_moves_nothing_and_is_gone() {
             all[0].dlogp.fill(f32::INFINITY);
             Ok(all)
         };
-        engine.forward_backward(&batch(&groups, 0.8, &[]), &mut loss).unwrap();
+        let at = value_at(&engine);
+        engine.forward_backward(&asking(&groups, at, 0), &mut loss).unwrap();
         let error = engine.update(&step()).unwrap_err().to_string();
         assert_eq!(error, "the gradient's norm is not finite at update 2", "{what}");
         assert_eq!(saved(&engine), before, "{what}");

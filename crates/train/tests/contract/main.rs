@@ -14,6 +14,7 @@ mod support;
 mod bits;
 mod checkpoint;
 mod gradients;
+mod heads;
 mod limits;
 mod random;
 mod record;

@@ -1,6 +1,6 @@
 //! Random work, cut and mixed at random: what must not matter does not.
 
-use policy::{Job, Learner, Sampling, TokenGrads, TokenValues};
+use policy::{Job, Learner, Sampling, TokenGrads, TokenValues, ValueAt};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use surefoot_train::{Engine, Precision};
@@ -32,20 +32,26 @@ fn group() -> impl Strategy<Value = Vec<Line>> {
     })
 }
 
-fn values(engine: &mut Engine, groups: &[Vec<Line>]) -> Vec<Vec<(Vec<u32>, Vec<u32>)>> {
-    let all = engine.forward(&batch(groups, 0.9, &[])).unwrap();
-    all.iter().map(|g| g.iter().map(|v| (bits(&v.logp), bits(&v.entropy))).collect()).collect()
+/// Values before and after each token, the most likely ones, and those that are named.
+fn values(engine: &mut Engine, groups: &[Vec<Line>]) -> Vec<Vec<[Found; 2]>> {
+    let likely = engine.forward(&asking(groups, ValueAt::Before, 2)).unwrap();
+    let named = engine.forward(&asking(&named(groups.to_vec(), 2), ValueAt::After, 0)).unwrap();
+    let each = likely.iter().zip(&named);
+    each.map(|(a, b)| a.iter().zip(b).map(|(a, b)| [found(a), found(b)]).collect()).collect()
 }
 
 fn trained(engine: &mut Engine, groups: &[Vec<Line>]) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut loss = |_: usize, values: &[TokenValues]| {
-        let pull = |v: &TokenValues| v.logp.iter().map(|l| 0.1 * l - 0.3).collect();
-        Ok(values
-            .iter()
-            .map(|v| TokenGrads { dentropy: vec![0.02; v.logp.len()], ..TokenGrads::of(pull(v)) })
-            .collect())
+        let pull = |list: &[f32]| list.iter().map(|l| 0.1 * l - 0.3).collect();
+        let one = |v: &TokenValues| TokenGrads {
+            dlogp: pull(&v.logp),
+            dentropy: vec![0.02; v.logp.len()],
+            dvalue: pull(&v.value),
+            dtop: pull(&v.top.as_ref().unwrap().logp),
+        };
+        Ok(values.iter().map(one).collect())
     };
-    engine.forward_backward(&batch(groups, 0.9, &[]), &mut loss).unwrap();
+    engine.forward_backward(&asking(&named(groups.to_vec(), 2), ValueAt::After, 0), &mut loss).unwrap();
     engine.update(&step()).unwrap();
     saved(engine)
 }
@@ -59,16 +65,16 @@ fn random_groups_have_the_values_and_gradients_of_any_packing() {
         let cut = Machine::new(|s| s.micro_batch_rows = rows);
         let whole = Machine::new(|s| s.micro_batch_rows = 1 << 20);
         let apart = Machine::new(|s| s.share_prompts = false);
-        let want = values(&mut tiny.engine(adapted, &whole), &groups);
-        let mut engine = tiny.engine(adapted, &cut);
+        let want = values(&mut tiny.valued(adapted, &whole), &groups);
+        let mut engine = tiny.valued(adapted, &cut);
         prop_assert_eq!(&values(&mut engine, &groups), &want);
-        prop_assert_eq!(&values(&mut tiny.engine(adapted, &apart), &groups), &want);
+        prop_assert_eq!(&values(&mut tiny.valued(adapted, &apart), &groups), &want);
         for (group, want) in groups.iter().zip(&want) {
             for (line, want) in group.iter().zip(want) {
                 prop_assert_eq!(&values(&mut engine, &[vec![line.clone()]])[0][0], want);
             }
         }
-        let want = trained(&mut tiny.engine(adapted, &whole), &groups);
+        let want = trained(&mut tiny.valued(adapted, &whole), &groups);
         prop_assert!(trained(&mut engine, &groups) == want, "the weights after an update differ");
         Ok(())
     });

@@ -1,14 +1,20 @@
 //! The tiny models of every family, engines over them, and a desk that hands out jobs and keeps what comes back.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use episode::random::Stream;
 use episode::{StopReason, Token};
+use loss::Top;
 use model::{Adapter, Config, Params};
-use policy::{AdamStep, Batch, Checkpoint, Job, Jobs, PolicyError, Sampled, Sampler, Sampling, TrainSequence};
+use policy::{
+    AdamStep, Batch, Checkpoint, Job, Jobs, PolicyError, Sampled, Sampler, Sampling, TokenValues, TrainSequence,
+    ValueAt, Want,
+};
 use surefoot_train::{Engine, EngineSettings, Precision, Trainable};
+use tensor::weights::{OutTensor, Safetensors, TensorSource, write_safetensors};
 use tensor::{Cpu, Isa};
 
 pub(crate) const FAMILIES: [&str; 8] =
@@ -46,6 +52,21 @@ impl Tiny {
             engine.set_adapter(self.adapter.clone()).unwrap();
         }
         engine.with_precision(self.precision)
+    }
+
+    /// As [`Tiny::engine`], with a value head that says something.
+    pub(crate) fn valued(&self, adapted: bool, machine: &Machine) -> Engine {
+        let mut engine = self.engine(adapted, machine).with_value_head();
+        let stream = Stream::new("value head", &[]);
+        let draw = |i: u64| stream.uniform(i) as f32 - 0.5;
+        let weight = (0..self.config.width as u64).map(draw).collect();
+        let head =
+            [("value_head.bias", vec![1], vec![draw(1000)]), ("value_head.weight", vec![1, self.config.width], weight)];
+        let folder = tempfile::tempdir().unwrap();
+        let head = head.map(|(name, shape, values)| (name.to_owned(), (shape, values)));
+        write_tensors(&folder.path().join("value.safetensors"), &BTreeMap::from(head));
+        engine.load_value_head(folder.path()).unwrap();
+        engine
     }
 
     pub(crate) fn trainable(&self, adapted: bool) -> Trainable {
@@ -118,7 +139,13 @@ pub(crate) fn tokens(seed: u64, n: usize) -> Vec<Token> {
 }
 
 pub(crate) fn job(id: u64, prompt: &[Token], sampling: &Sampling) -> Job {
-    Job { id, prompt: prompt.into(), sampling: Arc::new(sampling.clone()), stream: Stream::new("sample", &[id]) }
+    Job {
+        id,
+        prompt: prompt.into(),
+        begun: 0,
+        sampling: Arc::new(sampling.clone()),
+        stream: Stream::new("sample", &[id]),
+    }
 }
 
 /// One of each way to draw.
@@ -238,19 +265,59 @@ pub(crate) fn same(got: &[Said], want: &[Said], what: &str) {
 pub(crate) struct Line {
     pub(crate) tokens: Vec<Token>,
     pub(crate) trained: Vec<bool>,
+    pub(crate) top: Option<Top>,
 }
 
 impl Line {
     /// A prompt and what was said after it.
     pub(crate) fn new(prompt: &[Token], said: &[Token]) -> Line {
         let trained = (0..prompt.len() + said.len()).map(|i| i >= prompt.len()).collect();
-        Line { tokens: [prompt, said].concat(), trained }
+        Line { tokens: [prompt, said].concat(), trained, top: None }
     }
+}
+
+/// The lines with `k` tokens named in the place of each trained one, the first the trained one itself; what stands
+/// elsewhere is no token and no number.
+pub(crate) fn named(groups: Vec<Vec<Line>>, k: usize) -> Vec<Vec<Line>> {
+    let one = |mut line: Line| {
+        let stream = Stream::new("named", &[u64::from(line.tokens[0]), line.tokens.len() as u64]);
+        let token = |t: usize, i: usize| match (line.trained[t], i) {
+            (false, _) => Token::MAX,
+            (true, 0) => line.tokens[t],
+            (true, _) => stream.below((t * k + i) as u64, VOCABULARY) as Token,
+        };
+        let ids: Vec<Token> =
+            (0..line.tokens.len()).flat_map(|t| (0..k).map(move |i| (t, i))).map(|(t, i)| token(t, i)).collect();
+        let logp = vec![f32::NAN; ids.len()];
+        line.top = Some(Top { k, ids, logp });
+        line
+    };
+    groups.into_iter().map(|group| group.into_iter().map(one).collect()).collect()
+}
+
+/// A batch of which values are asked, and most likely tokens.
+pub(crate) fn asking(groups: &[Vec<Line>], value: ValueAt, top_k: usize) -> Batch<'_> {
+    Batch { want: Want { value, top_k }, ..batch(groups, 0.8, &[]) }
+}
+
+/// Everything that a pass gives of a sequence, numbers as bits.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) logp: Vec<u32>,
+    pub(crate) entropy: Vec<u32>,
+    pub(crate) value: Vec<u32>,
+    pub(crate) ids: Vec<Token>,
+    pub(crate) top: Vec<u32>,
+}
+
+pub(crate) fn found(v: &TokenValues) -> Found {
+    let (ids, top) = v.top.as_ref().map_or((Vec::new(), Vec::new()), |top| (top.ids.clone(), bits(&top.logp)));
+    Found { logp: bits(&v.logp), entropy: bits(&v.entropy), value: bits(&v.value), ids, top }
 }
 
 /// A batch at some temperature with some tokens banned.
 pub(crate) fn batch<'a>(groups: &'a [Vec<Line>], temperature: f32, banned: &'a [Token]) -> Batch<'a> {
-    let one = |l: &'a Line| TrainSequence::new(&l.tokens, &l.trained);
+    let one = |l: &'a Line| TrainSequence { top: l.top.as_ref(), ..TrainSequence::new(&l.tokens, &l.trained) };
     Batch::new(groups.iter().map(|g| g.iter().map(one).collect()).collect(), temperature, banned)
 }
 
@@ -297,3 +364,29 @@ pub(crate) fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         |path: PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap());
     std::fs::read_dir(folder).unwrap().map(|e| read(e.unwrap().path())).collect()
 }
+
+pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+pub(crate) fn read_tensors(path: &Path) -> Tensors {
+    let file = Safetensors::open(path).unwrap();
+    let one = |name: &str| {
+        let shape = file.shape(name).unwrap().to_vec();
+        let mut values = vec![0.0; shape.iter().product()];
+        file.read_f32(name, &mut values).unwrap();
+        (name.to_owned(), (shape, values))
+    };
+    file.names().into_iter().map(one).collect()
+}
+
+pub(crate) fn write_tensors(path: &Path, tensors: &Tensors) {
+    let one = |(name, (shape, values)): (&String, &(Vec<usize>, Vec<f32>))| {
+        let values = values.clone();
+        OutTensor::made(name.clone(), shape.clone(), move || Cow::Owned(values.clone()))
+    };
+    let mut out = std::fs::File::create(path).unwrap();
+    write_safetensors(path, &mut out, tensors.iter().map(one), &BTreeMap::new()).unwrap();
+}
+
+/// With these the first moment after one update is the gradient itself, bit by bit, and no weight moves.
+pub(crate) const READ_OUT: AdamStep =
+    AdamStep { learning_rate: 0.0, beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, clip_norm: f64::INFINITY };

@@ -1,0 +1,222 @@
+//! What running ahead brings where replies have a long tail: sampled tokens a second by `max_lag`, one JSON line each.
+//!
+//! ```text
+//! cargo run --release -p surefoot-run --example ahead -- [LAYERS 30] [STEPS 6] [ROWS 32] [THREADS]
+//! ```
+//!
+//! Random weights in the shape of SmolLM2-135M; a step is 4 groups of 8 attempts, of which one in eight says 256 tokens and
+//! the others 16. Only collecting is timed: learning takes the same time for the same tokens. What is read again after each
+//! step is in it.
+
+#![allow(clippy::print_stdout, reason = "a line of numbers is this program's purpose")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use agent::Codec;
+use env::{Environment, Environments, Split, Submission, Ungraded, Verdict as Marks};
+use episode::random::Stream as Numbers;
+use episode::{Group, Message, Role, Task, Token};
+use model::config::Gate;
+use model::params::Slot;
+use model::rope::Rope;
+use model::{Config, Params};
+use policy::{Job, Jobs, Policy, PolicyError, Sampled, Sampler, Sampling};
+use rollout::stream::protocol::{Bounds, Verdict};
+use rollout::stream::{Flight, Stream, Terms};
+use rollout::{Quiet, Rollout, Settings};
+use serde_json::json;
+use tensor::{Cpu, Isa};
+use train::{Engine, EngineSettings, Trainable};
+
+const BATCH: u64 = 4;
+const GROUP_SIZE: usize = 8;
+const SHORT: usize = 16;
+const LONG: usize = 256;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let arg = |at: usize, default: usize| args.get(at).copied().unwrap_or(default);
+    let (n_layers, steps, rows) = (arg(0, 30), arg(1, 6) as u64, arg(2, 32));
+    let n_threads = arg(3, std::thread::available_parallelism()?.get());
+    let weights = random(shape(n_layers));
+    let mut alone = None;
+    for max_lag in [0, 1, 2, 4] {
+        let settings = EngineSettings { batch: rows, ..EngineSettings::default() };
+        let cpu = Cpu::new(Isa::best(), n_threads)?;
+        let mut engine = Engine::new(cpu, weights.clone(), None, Trainable::Frozen {}, settings, 0)?;
+        let terms = Terms {
+            bounds: Bounds { batch: BATCH, max_lag, max_running: rows as u64, max_draws: 1, steps, holds_lag: false },
+            group_size: GROUP_SIZE,
+            run_seed: 1,
+            sampling: Arc::new(Sampling::plain(1.0, LONG, Vec::new())),
+        };
+        let environments = Environments::new(vec![(Arc::new(Any), 1.0)])?;
+        let rollout = Rollout { codec: Arc::new(Bytes), environments, settings: Settings::default() };
+        let mut stream = Stream::new(Arc::new(rollout), terms);
+        let (mut cursor, mut flight) = (0, Flight::default());
+        let (mut n_tokens, mut n_positions, mut n_held_up) = (0, 0, 0);
+        let began = Instant::now();
+        for step in 1..=steps {
+            let mut tailed = Tailed(&mut engine);
+            let mut keep = |_: &mut Group| Verdict::Keep;
+            let go_on = AtomicBool::new(false);
+            let taken = stream.step(&mut tailed, step, cursor, &flight, &mut task, &mut keep, &mut Quiet, &go_on)?;
+            let episodes = taken.groups.iter().flat_map(|g| &g.episodes);
+            n_tokens += episodes.map(|e| e.n_sampled()).sum::<usize>();
+            n_positions += taken.n_positions;
+            n_held_up += taken.n_held_up;
+            (cursor, flight) = (taken.cursor, taken.flight);
+            engine.publish()?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let speed = n_tokens as f64 / seconds;
+        let times = speed / *alone.get_or_insert(speed);
+        let line = json!({
+            "max_lag": max_lag, "tokens_per_s": speed, "times": times, "seconds": seconds, "n_tokens": n_tokens,
+            "n_positions": n_positions, "n_held_up": n_held_up, "rows": rows, "layers": n_layers, "threads": n_threads,
+        });
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn task(place: u64) -> Task {
+    Task::new("any", vec![Message::new(Role::User, format!("question number {place:06}"))], 0.into(), 0.into())
+}
+
+/// The engine, with replies of two lengths: which one follows from an attempt's random stream.
+struct Tailed<'a>(&'a mut Engine);
+
+impl Sampler for Tailed<'_> {
+    fn sample(&mut self, jobs: &mut dyn Jobs) -> Result<(), PolicyError> {
+        self.0.sample(&mut Cut(jobs))
+    }
+
+    fn context(&self) -> usize {
+        self.0.context()
+    }
+}
+
+struct Cut<'a>(&'a mut dyn Jobs);
+
+impl Jobs for Cut<'_> {
+    fn next(&mut self) -> Option<Job> {
+        let mut job = self.0.next()?;
+        let max_tokens = if job.stream.below(u64::MAX, 8) == 0 { LONG } else { SHORT };
+        job.sampling = Arc::new(Sampling { max_tokens, ..(*job.sampling).clone() });
+        Some(job)
+    }
+
+    fn done(&mut self, result: Sampled) {
+        self.0.done(result);
+    }
+
+    fn failed(&mut self, id: u64, error: PolicyError) {
+        self.0.failed(id, error);
+    }
+
+    fn progress(&mut self, n_tokens: usize) {
+        self.0.progress(n_tokens);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
+    }
+
+    fn paused(&mut self) -> bool {
+        self.0.paused()
+    }
+
+    fn set_aside(&mut self, part: Sampled) {
+        self.0.set_aside(part);
+    }
+}
+
+/// A token a byte.
+struct Bytes;
+
+impl Codec for Bytes {
+    fn open(&self, messages: &[Message]) -> Result<Vec<Token>, String> {
+        Ok(messages.iter().flat_map(|m| m.content.bytes()).map(u32::from).collect())
+    }
+
+    fn go_on(&self, _: bool, messages: &[Message]) -> Result<Vec<Token>, String> {
+        self.open(messages)
+    }
+
+    fn decode(&self, tokens: &[Token]) -> String {
+        format!("{} tokens", tokens.len())
+    }
+}
+
+/// Whatever is said is right.
+struct Any;
+
+impl Environment for Any {
+    fn name(&self) -> &str {
+        "any"
+    }
+
+    fn tasks(&self, _: Split) -> &[Task] {
+        &[]
+    }
+
+    fn gold_reply(&self, _: &Task) -> Option<String> {
+        None
+    }
+
+    fn grade(&self, _: &Submission<'_>) -> Result<Marks, Ungraded> {
+        Ok(Marks { reward: 1.0, parts: Vec::new() })
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn full_marks(&self) -> f64 {
+        1.0
+    }
+}
+
+/// SmolLM2-135M with that many layers.
+fn shape(n_layers: usize) -> Config {
+    Config {
+        family: "llama",
+        vocabulary: 49_152,
+        width: 576,
+        n_layers,
+        n_heads: 9,
+        n_kv_heads: 3,
+        head_dim: 64,
+        ffn: 1536,
+        norm_epsilon: 1e-5,
+        context: 8192,
+        tied: true,
+        rope: Rope::plain(100_000.0),
+        local_rope: None,
+        window: None,
+        local: vec![false; n_layers],
+        qkv_bias: false,
+        qk_norm: false,
+        post_norms: false,
+        norm_plus_one: false,
+        gate: Gate::Silu,
+        embedding_scale: 1.0,
+        attention_scale: 0.125,
+    }
+}
+
+/// Random weights, the same every time.
+fn random(config: Config) -> (Config, Params) {
+    let mut params = Params::zeroed(&config, false);
+    for (index, slot) in Slot::all(&config).into_iter().enumerate() {
+        let stream = Numbers::new("ahead", &[index as u64]);
+        let n = slot.shape(&config).iter().product();
+        let draw = |i: usize| if slot.is_norm() { 1.0 } else { ((stream.uniform(i as u64) - 0.5) * 0.07) as f32 };
+        params.write(&config, slot, &(0..n).map(draw).collect::<Vec<f32>>());
+    }
+    (config, params)
+}

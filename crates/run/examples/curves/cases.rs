@@ -1,0 +1,133 @@
+//! The rows of the tables: which algorithm, with which settings, and against which control.
+
+/// A table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Every algorithm from one start.
+    Algorithms,
+    /// Self-distillation beside GRPO where a grader says what would have been right.
+    Feedback,
+    /// What lag does to the corrections.
+    Lag,
+}
+
+impl Part {
+    pub(crate) const ALL: [Part; 3] = [Part::Algorithms, Part::Feedback, Part::Lag];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Part::Algorithms => "algorithms",
+            Part::Feedback => "feedback",
+            Part::Lag => "lag",
+        }
+    }
+}
+
+/// A row.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) algorithm: &'static str,
+    /// What its run file says beyond what all say.
+    pub(crate) changes: Vec<String>,
+    /// What its control says beyond that; absent where there is no control.
+    pub(crate) control: Option<Vec<String>>,
+    /// The most interesting of the changes, for the table.
+    pub(crate) note: &'static str,
+}
+
+impl Case {
+    fn new(name: &str, algorithm: &'static str, note: &'static str, changes: &[&str], control: &[&str]) -> Case {
+        let own = |list: &[&str]| list.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
+        Case { name: name.to_owned(), algorithm, note, changes: own(changes), control: Some(own(control)) }
+    }
+}
+
+pub(crate) fn of(part: Part) -> Vec<Case> {
+    match part {
+        Part::Algorithms => algorithms(),
+        Part::Feedback => feedback(),
+        Part::Lag => lag(),
+    }
+}
+
+const COINS: &[&str] = &["control.coin_flips=true"];
+/// A step of as many given answers as others have attempts.
+const GIVEN: &str = "batch={ tasks = 256, group_size = 1 }";
+/// A step of as many given pairs.
+const PAIRS: &str = "batch={ tasks = 128, group_size = 2 }";
+
+/// Every algorithm, with its published setting but for what is named here.
+#[rustfmt::skip]
+pub(crate) fn algorithms() -> Vec<Case> {
+    let plain = |name| Case::new(name, name, "", &[], COINS);
+    let with = |name, algorithm, note, changes: &[&str]| Case::new(name, algorithm, note, changes, COINS);
+    vec![
+        plain("grpo"),
+        with("grpo_top_entropy", "grpo", "`select.rule = \"top_entropy\"`", &["algorithm.select.rule=top_entropy"]),
+        with("grpo_clip_cov", "grpo", "`select.rule = \"clip_cov\"`", &["algorithm.select.rule=clip_cov"]),
+        with("grpo_kl_cov", "grpo", "`select.rule = \"kl_cov\"`", &["algorithm.select.rule=kl_cov"]),
+        plain("dr_grpo"),
+        plain("rloo"),
+        with("reinforce", "reinforce", "`baseline = \"batch_mean\"`", &["algorithm.baseline=batch_mean"]),
+        plain("reinforce_pp"),
+        plain("max_rl"),
+        plain("ppo"),
+        with("dapo", "dapo", "`overlong = {}`", &["algorithm.overlong={}"]),
+        plain("gspo"),
+        plain("cispo"),
+        plain("sapo"),
+        plain("dro"),
+        plain("oapl"),
+        plain("raft"),
+        with("dpo", "dpo", "pairs from its own attempts, `pairs = \"ranked\"`", &["algorithm.pairs=ranked"]),
+        Case::new("dpo_given", "dpo", "given pairs", &["data.file=pairs.jsonl", PAIRS], &["data.file=flipped.jsonl"]),
+        Case::new("sft", "sft", "given answers", &["data.file=answers.jsonl", GIVEN], &["data.file=shuffled.jsonl"]),
+        Case::new("distill", "distill", "taught by the end of the warm-up", &["algorithm.teacher=teacher"],
+            &["algorithm.teacher=nobody"]),
+        plain("sdpo"),
+        Case::new("reward_model", "reward_model", "given pairs", &["data.file=pairs.jsonl", PAIRS],
+            &["data.file=flipped.jsonl"]),
+    ]
+}
+
+/// The same grader for both, which says what would have been right; only `sdpo` reads it.
+fn feedback() -> Vec<Case> {
+    let tells = "env.0.grader=[{ kind = 'last_number', tells = true }]";
+    let case = |name, algorithm, note, changes: &[&str]| Case {
+        control: None,
+        ..Case::new(name, algorithm, note, &[&["eval.every=5", "eval.attempts=1"], changes].concat(), &[])
+    };
+    vec![
+        case("grpo_told", "grpo", "the grader tells, GRPO does not read it", &[tells]),
+        case("sdpo_siblings", "sdpo", "shown attempts that succeeded", &[]),
+        case("sdpo_told", "sdpo", "shown what the grader says too", &[tells]),
+        case(
+            "sdpo_told_alone",
+            "sdpo",
+            "one attempt a task, shown what the grader says",
+            &[tells, "batch={ tasks = 256, group_size = 1 }"],
+        ),
+    ]
+}
+
+/// Every correction at every lag, from the same start with the same settings.
+fn lag() -> Vec<Case> {
+    let rules: [(&str, &'static str, &'static str, &[&str]); 5] = [
+        ("none", "grpo", "", &[]),
+        ("token_tis", "grpo", "", &["algorithm.correction.rule=token_tis"]),
+        ("decoupled", "grpo", "", &["algorithm.correction.rule=decoupled"]),
+        ("m2po", "grpo", "", &["algorithm.correction.rule=m2po"]),
+        ("oapl", "oapl", "", &[]),
+    ];
+    let mut cases = Vec::new();
+    for lag in [0, 1, 4, 16, 64] {
+        for (name, algorithm, note, changes) in rules {
+            let mut case = Case::new(&format!("lag_{lag}_{name}"), algorithm, note, changes, &[]);
+            case.changes.push(format!("max_lag={lag}"));
+            case.control = None;
+            cases.push(case);
+        }
+    }
+    cases
+}

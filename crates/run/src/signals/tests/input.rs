@@ -1,0 +1,204 @@
+//! Lines: what is read, what is refused, and that nothing that is typed can do worse.
+
+use super::*;
+
+#[path = "../../../../env/src/broken.rs"]
+mod broken;
+
+fn check(line: &str, want: &str) {
+    let text = format!("\n{line}\n");
+    let error = Input::read(text.as_bytes()).map(drop).unwrap_err();
+    assert_eq!((error.to_string().as_str(), error.line()), (want, Some(2)), "{line}");
+}
+
+#[test]
+fn a_line_that_cannot_be_is_refused_with_its_number() {
+    check("[]", "needed a JSON object");
+    check("{", "EOF while parsing an object at column 1");
+    check(r#"{"reward":NaN}"#, "expected value at column 11");
+    check(r#"{"reward":1e999}"#, "number out of range at column 15");
+    check(r#"{"reward":1,"reward":1}"#, "duplicate field `reward` at column 20");
+    check("{}", "needed `sampled` or `logp_sampler`, got neither");
+    check(r#"{"sampled":[0,2]}"#, "`sampled` is 2 at token 1, needed 0 or 1");
+    check(r#"{"sampled":[0,1],"logp":[null]}"#, "`logp` has 1 entries, needed 2, one a token");
+    check(r#"{"sampled":[0],"anchor":[]}"#, "`anchor` has 0 entries, needed 1, one a token");
+    check(r#"{"sampled":[0,1],"logp":[null,null]}"#, "`logp` is null at token 1, which was sampled");
+    check(r#"{"sampled":[1],"logp_ref":[0.5]}"#, "`logp_ref` is 0.5 at token 0, needed a finite number at most 0");
+    check(r#"{"sampled":[1],"entropy":[-1]}"#, "`entropy` is -1 at token 0, needed a finite number at least 0");
+    check(r#"{"sampled":[1],"value":[1e300]}"#, "`value` is inf at token 0, needed a finite number");
+    check(r#"{"sampled":[1,0,1],"turn":[1,0,0]}"#, "`turn` is 0 at token 2 after 1, needed turns in order");
+    check(r#"{"sampled":[1,0,1],"turn_rewards":[1]}"#, "`turn_rewards` has 1 entries, needed 2, one a sampled turn");
+    check(
+        r#"{"sampled":[1],"reward":1,"outcome":{"kind":"cancelled"}}"#,
+        "needed either `reward` or `outcome`, got both",
+    );
+    check(
+        r#"{"sampled":[1],"outcome":{"kind":"good"}}"#,
+        "unknown variant `good`, expected one of `graded`, `failed`, `cancelled` at column 40",
+    );
+    check(
+        r#"{"sampled":[1],"outcome":{"kind":"cancelled","reward":1}}"#,
+        "unknown field `reward`, there are no fields at column 56",
+    );
+    check(
+        r#"{"sampled":[1],"outcome":"graded"}"#,
+        r#"invalid type: string "graded", expected an outcome, an object with `kind` at column 33"#,
+    );
+    check(r#"{"sampled":[1],"topk":{"logp":[[]]}}"#, "`topk.logp` has 0 entries at token 0, needed at least 1");
+    check(
+        r#"{"sampled":[1,1],"topk":{"logp":[[-1,-1],[-1]]}}"#,
+        "`topk.logp` has 1 entries at token 1, needed 2, as before",
+    );
+    check(
+        r#"{"sampled":[1],"topk":{"logp":[[0,0]]}}"#,
+        "`topk.logp` has probabilities that add up to 2 at token 0, needed at most 1",
+    );
+    check(r#"{"sampled":[1],"step":1}"#, "`step` belongs to a run's own record, which has `episode`");
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_the_known_ones() {
+    let error = Input::read(br#"{"sampled":[1],"rewards":1}"#).unwrap_err().to_string();
+    assert!(error.starts_with("unknown field `rewards`, expected one of `run`, "), "{error}");
+    // The documentation has a row for each of them.
+    let docs = include_str!("../../../../../docs/signals.md");
+    for field in error.split('`').skip(3).step_by(2) {
+        assert!(
+            docs.contains(&format!("| `{field}")) || docs.contains(&format!("`, `{field}`")),
+            "`{field}` is not explained"
+        );
+    }
+}
+
+#[test]
+fn lines_that_contradict_each_other_are_refused() {
+    let of = |text: &str| Input::read(text.as_bytes()).unwrap_err();
+    let error = of("{\"group\":1,\"task\":\"a\",\"sampled\":[1]}\n{\"group\":1,\"task\":\"b\",\"sampled\":[1]}");
+    assert_eq!(error.to_string(), "task `b` stands in the group of line 1, which is of task `a`");
+    let side = |side: &str, reward: f64| format!("{{\"pair\":\"{side}\",\"reward\":{reward},\"sampled\":[1]}}\n");
+    let error = of(&(side("rejected", 0.5) + &side("chosen", 0.5)));
+    let want = "the `chosen` episode has reward 0.5, needed more than the 0.5 of the `rejected` one in line 1";
+    assert_eq!((error.to_string().as_str(), error.line()), (want, Some(2)));
+    assert_eq!(of(" \n\n").to_string(), "needed at least 1 line of JSON, got none");
+}
+
+/// Each algorithm, with each field that it needs left out of one line.
+#[test]
+fn a_field_that_is_needed_and_missing_is_named_with_line_and_algorithm() {
+    let mut needed = Vec::new();
+    let given: Vec<String> = rich()[1].keys().filter(|key| *key != "sampled").cloned().collect();
+    for name in Settings::NAMES {
+        let whole = ask(&rich(), &set(name, &[]));
+        for field in &given {
+            let mut lines = rich();
+            lines[1].remove(field);
+            if field == "reward" {
+                ["pair", "turn_rewards"].iter().for_each(|key| drop(lines[1].remove(*key)));
+            }
+            match signals(&Input::read(&text(&lines)).unwrap(), &set(name, &[]), 1) {
+                Ok(found) => assert!(found.summary.loss.is_finite() && !whole.episodes.is_empty()),
+                Err(error) => {
+                    let want = |field: &str| format!("`{name}` needs `{field}`, which line 2 does not have");
+                    let parts = [field.clone(), format!("{field}.logp")];
+                    assert!(parts.iter().any(|f| error.to_string() == want(f)), "{name} without {field}: {error}");
+                    assert_eq!(error.line(), Some(2));
+                    needed.push(format!("{name} {field}"));
+                }
+            }
+        }
+    }
+    for want in ["grpo reward", "dpo logp_ref", "distill logp_teacher", "ppo value", "sdpo topk", "oapl logp_sampler"] {
+        assert!(needed.iter().any(|n| n == want), "{want} in {needed:?}");
+    }
+    assert!(
+        !needed.iter().any(|n| ["sft reward", "distill reward", "reinforce logp_sampler"].contains(&&**n)),
+        "{needed:?}"
+    );
+}
+
+#[test]
+fn what_is_absent_stands_for_what_is_there() {
+    let mut bare = rich();
+    bare.iter_mut().for_each(|line| ["logp", "logp_old"].iter().for_each(|key| drop(line.remove(*key))));
+    let mut same = bare.clone();
+    for line in &mut same {
+        let sampler = line["logp_sampler"].clone();
+        ["logp", "logp_old"].iter().for_each(|key| drop(line.insert((*key).to_owned(), sampler.clone())));
+    }
+    for name in Settings::NAMES {
+        let (bare, same) = (ask(&bare, &set(name, &[])), ask(&same, &set(name, &[])));
+        assert_eq!(bare, same, "{name}");
+        assert!(bare.summary.metrics.ratio.is_none_or(|ratio| ratio == 1.0), "{name}");
+    }
+}
+
+/// Ratios are to `logp_old`, corrections from it to `logp_sampler`.
+#[test]
+fn the_three_policies_are_told_apart() {
+    let line = |reward: f64| {
+        format!(
+            "{{\"reward\":{reward},\"sampled\":[1],\"logp_sampler\":[-1.0],\"logp_old\":[-0.75],\"logp\":[-0.625]}}\n"
+        )
+    };
+    let input = Input::read((line(1.0) + &line(0.0)).as_bytes()).unwrap();
+    let found = signals(&input, &set("grpo", &["correction.rule=token_tis", "advantage_std=none"]), 1).unwrap();
+    let (ratio, weight) = (f64::exp(0.125), f64::exp(0.25));
+    let loss = found.episodes[0].loss[0].unwrap();
+    assert!((found.episodes[0].correction[0].unwrap() - weight).abs() < 1e-12);
+    assert!((loss + 0.5 * ratio * weight).abs() < 1e-12, "{loss}");
+    assert!((found.summary.metrics.ratio.unwrap() - ratio).abs() < 1e-12);
+}
+
+#[test]
+fn groups_are_made_by_group_then_task_then_all_together() {
+    let of =
+        |text: &str| Input::read(text.as_bytes()).unwrap().groups.iter().map(|g| g.episodes.len()).collect::<Vec<_>>();
+    let line = |fields: &str| format!("{{{fields}\"sampled\":[1]}}\n");
+    assert_eq!(of(&(line("\"group\":1,") + &line("\"group\":\"1\",") + &line("\"group\":2,"))), [2, 1]);
+    assert_eq!(of(&(line("\"task\":\"a\",") + &line("\"task\":\"b\",") + &line("\"task\":\"a\","))), [2, 1]);
+    assert_eq!(
+        of(&(line("\"group\":1,\"task\":\"a\",") + &line("\"group\":2,\"task\":\"a\",") + &line(""))),
+        [1, 1, 1]
+    );
+    assert_eq!(of(&(line("") + &line(""))), [2]);
+}
+
+#[test]
+fn settings_are_checked_and_bare_unless_set() {
+    for name in Settings::NAMES {
+        let table = serde_json::to_value(set(name, &[])).unwrap();
+        let is_off = |value: &Value, off: Value| value.is_null() || *value == off;
+        assert!(is_off(&table["kl"]["coefficient"], json!(0.0)), "{name}");
+        assert!(is_off(&table["correction"]["rule"], json!("none")), "{name}");
+    }
+    let refused = |changes: &[&str]| {
+        settings("grpo", &changes.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&["std_eps"]), "cannot set `std_eps`: needed `key=value`");
+    assert_eq!(refused(&["=1"]), "cannot set `=1`: the key is not one");
+    assert_eq!(refused(&["std_eps=1\nhorizon=2"]), "cannot set `std_eps=1\nhorizon=2`: the key is not one");
+    assert!(refused(&["std_eps=1", "std_eps=2"]).starts_with("cannot set `std_eps=2`: duplicate key"));
+    assert_eq!(refused(&["kind=rloo", "kind=rloo"]), refused(&["kind=rloo"]));
+    let want = "`epochs` does nothing here, where one pass over given episodes is made: leave it out";
+    assert_eq!(refused(&["epochs=2"]), want);
+    assert!(refused(&["hello=1"]).starts_with("unknown field `hello`"), "{}", refused(&["hello=1"]));
+    assert_eq!(set("grpo", &["correction.rule=token_tis"]), set("grpo", &["correction.rule=\"token_tis\""]));
+    assert!(
+        settings("grppo", &[]).unwrap_err().to_string().starts_with("no algorithm `grppo`, needed one of `grpo`, ")
+    );
+}
+
+#[test]
+fn broken_lines_never_panic() {
+    let whole = text(&rich());
+    let mut n_read = 0;
+    for (case, bytes) in broken::broken("broken lines", &whole, b"{}[]\":,.0-en", 10_000).enumerate() {
+        let Ok(input) = Input::read(&bytes) else { continue };
+        n_read += 1;
+        let name = Settings::NAMES[case % Settings::NAMES.len()];
+        if let Ok(found) = signals(&input, &set(name, &[]), 1 + case % 3) {
+            assert!(found.summary.loss.is_finite(), "{name}");
+        }
+    }
+    assert!((100..9_900).contains(&n_read), "{n_read} of 10000 could still be read");
+}
