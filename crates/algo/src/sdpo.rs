@@ -21,7 +21,8 @@
 //! Needs: attempts that succeed beside some that do not, or graders with feedback; the teacher's opinion of every sampled
 //! token, under another context. Works with one attempt a task where there is feedback.
 //!
-//! Watch: the share of attempts without a context; entropy; whether answers begin to speak of a solution they were not shown.
+//! Watch: the share of attempts without a context, or with one too long for the context window; entropy; whether answers
+//! begin to speak of a solution they were not shown.
 
 use episode::{Episode, Group, Message, Outcome, Role};
 use loss::Term;
@@ -171,8 +172,12 @@ impl Method for Sdpo {
     fn worth(&self, step: &mut Step<'_>) -> Result<Vec<Vec<Option<Worth>>>, AlgoError> {
         let contexts: Vec<_> = step.groups.iter().map(|g| self.contexts(g)).collect();
         step.each(|step, (g, e), _| {
-            let idle = contexts[g][e].is_none().then_some(Why::NoContext);
             let group = &step.groups[g];
+            // Where the teacher had to pass, since its context did not fit the window, there is nothing to learn from it.
+            let passed = |s: usize| step.answers.teacher.is_some() && step.answers.teacher_of((g, e, s)).is_none();
+            let mut sequences = group.episodes[e].sequences.iter().enumerate().filter(|(_, s)| s.n_sampled() > 0);
+            let idle = contexts[g][e].is_none() || sequences.any(|(s, _)| passed(s));
+            let idle = idle.then_some(Why::NoContext);
             for (s, sequence) in group.episodes[e].sequences.iter().enumerate().filter(|_| idle.is_none()) {
                 let (at, n) = ((g, e, s), sequence.len());
                 let found = step.answers.teacher_of(at);

@@ -99,9 +99,7 @@ impl Serialize for Settings {
         let mut map = self.kind.to_map();
         map.insert("name".to_owned(), self.name.clone().into());
         map.insert("weight".to_owned(), self.weight.into());
-        if self.opinion {
-            map.insert("opinion".to_owned(), true.into());
-        }
+        map.insert("opinion".to_owned(), self.opinion.into());
         map.serialize(serializer)
     }
 }

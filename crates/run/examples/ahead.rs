@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut stream = Stream::new(Arc::new(rollout), terms);
         let (mut cursor, mut flight) = (0, Flight::default());
         let (mut n_tokens, mut n_positions, mut n_held_up) = (0, 0, 0);
-        let began = Instant::now();
+        let (began, cpu_began) = (Instant::now(), cpu_s());
         for step in 1..=steps {
             let mut tailed = Tailed(&mut engine);
             let mut keep = |_: &mut Group| Verdict::Keep;
@@ -76,11 +76,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         let times = speed / *alone.get_or_insert(speed);
         let line = json!({
             "max_lag": max_lag, "tokens_per_s": speed, "times": times, "seconds": seconds, "n_tokens": n_tokens,
-            "n_positions": n_positions, "n_held_up": n_held_up, "rows": rows, "layers": n_layers, "threads": n_threads,
+            "tokens_per_cpu_s": n_tokens as f64 / (cpu_s() - cpu_began), "n_positions": n_positions,
+            "rows_full": n_tokens as f64 / n_positions as f64 / rows as f64, "n_held_up": n_held_up, "rows": rows, "layers": n_layers, "threads": n_threads,
         });
         println!("{line}");
     }
     Ok(())
+}
+
+/// Seconds that all threads had a processor, where the system says: what other programs leave alone of the measurement.
+fn cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
 }
 
 fn task(place: u64) -> Task {

@@ -7,10 +7,10 @@ use algo::Signals;
 use episode::Group;
 use policy::{Policy, UpdateBatch, UpdateOutcome, update_batch};
 
-use crate::fulfil::fulfil;
+use crate::kept;
 use crate::record::StepRecord;
 use crate::source::Source;
-use crate::{Progress, Recorder, RunError, Settings, State};
+use crate::{Advice, Progress, Recorder, RunError, Settings, State};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub fn post_train(
     policy: &mut dyn Policy,
     settings: &Settings,
     source: &mut dyn Source,
+    advice: &mut Advice,
     recorder: &mut Recorder,
     state: &mut State,
     progress: &mut dyn Progress,
@@ -49,7 +50,7 @@ pub fn post_train(
         }
         let collected = collected?;
         let timer = timer.collected();
-        let (signals, outcomes, learning_rate) = learn(policy, settings, &collected.groups, state, step)?;
+        let (signals, outcomes, learning_rate) = learn(policy, settings, advice, &collected.groups, state, step)?;
         let record = StepRecord {
             step,
             collected: &collected,
@@ -60,7 +61,8 @@ pub fn post_train(
             timer,
         };
         recorder.step(policy, settings, record, progress)?;
-        policy.publish().map_err(|source| RunError::Policy { step, source })?;
+        let published = policy.publish().and_then(|_| kept::follow(policy.learner(), settings, step));
+        published.map_err(|source| RunError::Policy { step, source })?;
         state.advance(step, collected, &outcomes);
         if state.idle >= settings.max_idle_steps {
             let why = signals.dropped.first().map_or("no group carried a signal".to_owned(), |d| d.why.to_string());
@@ -78,13 +80,14 @@ pub fn post_train(
 fn learn(
     policy: &mut dyn Policy,
     settings: &Settings,
+    advice: &mut Advice,
     groups: &[Group],
     state: &State,
     step: u64,
 ) -> Result<(Signals, Vec<UpdateOutcome>, f64), RunError> {
     let algorithm = settings.algorithm.algorithm();
     let failed = |source| RunError::Policy { step, source };
-    let answers = fulfil(policy.learner(), settings, groups, &state.banned).map_err(failed)?;
+    let answers = advice.fulfil(policy, settings, groups, &state.banned).map_err(failed)?;
     let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;
     let (mut outcomes, mut learning_rate) = (Vec::new(), 0.0);
     let batches = signals.plan.batches(groups.len());

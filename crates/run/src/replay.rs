@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use store::{RunDir, hash_bytes, hash_file, step_name};
 
 use crate::settings::ReplaySettings;
-use crate::source::{Collected, MOST_DRAWS, Source, admit};
+use crate::source::{Collected, Source, admit};
 use crate::{Manifest, Progress, RunError, Settings, State};
 
 /// The environment that tasks of other systems are said to come from.
@@ -411,7 +411,7 @@ impl Source for Replayed {
         let n_all = self.library.n_groups() + state.own.iter().sum::<u64>() as usize;
         let mut order = Deck::new(Stream::new("replay", &[self.seed, state.step + 1]), n_all);
         let mut names = Vec::new();
-        for _ in 0..self.n.saturating_mul(MOST_DRAWS) {
+        for _ in 0..self.n.saturating_mul(algorithm.max_draws()) {
             let Some(index) = order.next().filter(|_| names.len() < self.n) else { break };
             let (group, name) = self.read(state, index)?;
             if admit(algorithm, &group, progress) == Verdict::Keep {

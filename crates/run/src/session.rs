@@ -5,23 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use agent::Codec;
+use algo::{Data, TeacherRule};
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
-use policy::{Checkpoint, Learner, Policy, PolicyError, Sampling, Slot};
+use policy::{Checkpoint, Policy, PolicyError, Sampling};
 use rollout::Rollout;
 use rollout::stream::protocol::Bounds;
 use rollout::stream::{Stream, Terms};
 use serde::{Deserialize, Serialize};
 use store::{Keep, RunDir, RunId, RunWriter, Summary, hash_bytes, hash_file, hash_folder};
 use tensor::Cpu;
-use train::Engine;
+use text::Tokenizer;
+use train::{Engine, Trainable};
 
+use crate::data::{self, Given};
 use crate::evaluate::Evaluator;
+use crate::kept::{self, Moment};
 use crate::post_train::post_train;
 use crate::record::now;
 use crate::replay::{Fit, Library, Replayed};
-use crate::source::{Answers, Attempts, MOST_DRAWS, Source};
-use crate::{Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, data, open};
+use crate::source::{Answers, Attempts, Source};
+use crate::{Advice, Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, open};
 
 const MANIFEST: &str = "manifest.json";
 
@@ -39,6 +43,9 @@ pub struct Manifest {
     /// SHA-256 over the files of episodes that are replayed, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<String>,
+    /// SHA-256 of the model that teaches, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
     /// SHA-256 of the settings.
     pub settings: String,
     /// SHA-256 of the weights the run began with instead of the model's own.
@@ -47,6 +54,17 @@ pub struct Manifest {
     pub base: PathBuf,
     /// The checkpoint the run began with.
     pub from_path: Option<PathBuf>,
+    /// Where the model that teaches lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_path: Option<PathBuf>,
+}
+
+/// The files that a run is opened from.
+struct Files<'a> {
+    model: &'a Path,
+    base: &'a Path,
+    from: Option<&'a Path>,
+    teacher: Option<&'a Path>,
 }
 
 /// What a new run is made of, beside its settings.
@@ -59,6 +77,8 @@ pub struct Begin<'a> {
     pub folder: &'a Path,
     /// A checkpoint's folder whose weights to start from.
     pub from: Option<&'a Path>,
+    /// The file or folder of the model that teaches, where the algorithm names one.
+    pub teacher: Option<&'a Path>,
     /// The processor.
     pub cpu: Cpu,
 }
@@ -74,6 +94,7 @@ pub struct Session {
     /// How far it is.
     pub state: State,
     source: Box<dyn Source>,
+    advice: Advice,
     recorder: Recorder,
 }
 
@@ -85,9 +106,10 @@ impl Session {
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
     ) -> Result<Session, RunError> {
-        let parts = Parts::open(&settings, begin.model, begin.base, begin.from, begin.cpu, progress, cancel)?;
+        let files = Files { model: begin.model, base: begin.base, from: begin.from, teacher: begin.teacher };
+        let parts = Parts::open(&settings, &files, begin.cpu, progress, cancel)?;
         let toml = settings.to_toml()?;
-        let manifest = parts.manifest(begin.model, begin.base, begin.from, &toml)?;
+        let manifest = parts.manifest(&files, &toml)?;
         let nonce = format!("{} {}", now(), std::process::id());
         let id = RunId::from_content(&[toml.as_bytes(), manifest.weights.as_bytes(), nonce.as_bytes()]);
         let writer = RunDir::create(begin.folder, id)?;
@@ -121,9 +143,10 @@ impl Session {
         let settings = RunFile::parse(&toml)?.resolve()?;
         let stored: Option<Manifest> = writer.read_json(MANIFEST)?;
         let stored = stored.ok_or_else(|| refuse("it has no manifest".to_owned()))?;
-        let from = stored.from_path.as_deref();
-        let mut parts = Parts::open(&settings, model, &stored.base, from, cpu, progress, cancel)?;
-        let manifest = parts.manifest(model, &stored.base, from, &toml)?;
+        let (from, teacher) = (stored.from_path.as_deref(), stored.teacher_path.as_deref());
+        let files = Files { model, base: &stored.base, from, teacher };
+        let mut parts = Parts::open(&settings, &files, cpu, progress, cancel)?;
+        let manifest = parts.manifest(&files, &toml)?;
         let none = |hash: &Option<String>| hash.clone().unwrap_or_else(|| "none".to_owned());
         let text = |from: &Option<String>| from.clone().unwrap_or_else(|| "the model's own weights".to_owned());
         for (what, was, is) in [
@@ -132,6 +155,7 @@ impl Session {
             ("tokenizer", &stored.tokenizer, &manifest.tokenizer),
             ("data", &stored.data, &manifest.data),
             ("replayed episodes", &none(&stored.replay), &none(&manifest.replay)),
+            ("teacher", &none(&stored.teacher), &none(&manifest.teacher)),
             ("settings", &stored.settings, &manifest.settings),
             ("start", &text(&stored.from), &text(&manifest.from)),
         ] {
@@ -162,8 +186,8 @@ impl Session {
 
     /// Trains to the end.
     pub fn run(&mut self, progress: &mut dyn Progress, cancel: &AtomicBool) -> Result<Ended, RunError> {
-        let Session { settings, engine, state, source, recorder, .. } = self;
-        let result = post_train(engine, settings, source.as_mut(), recorder, state, progress, cancel);
+        let Session { settings, engine, state, source, advice, recorder, .. } = self;
+        let result = post_train(engine, settings, source.as_mut(), advice, recorder, state, progress, cancel);
         if result.is_ok() && !state.flight.is_empty() {
             let (n_aside, n_queued) = (state.flight.n_aside(), state.flight.n_queued());
             progress.note(&format!("left over: {n_queued} finished groups and {n_aside} attempts under way"));
@@ -204,17 +228,40 @@ fn terms(settings: &Settings, sampling: Arc<Sampling>) -> Terms {
         max_lag: settings.max_lag,
         // Each of them has a row at least.
         max_running: settings.engine.batch as u64,
-        max_draws: MOST_DRAWS as u64,
+        max_draws: settings.algorithm.algorithm().max_draws() as u64,
         steps: settings.steps,
         holds_lag: settings.control.hold_lag,
     };
     Terms { bounds, group_size: settings.batch.group_size, run_seed: settings.seed, sampling }
 }
 
+/// The model that teaches, if the algorithm names one.
+///
+/// - Errors: [`RunError::Settings`] when it has another tokenizer than the policy, whose tokens it could not judge.
+fn teacher(
+    settings: &Settings,
+    path: Option<&Path>,
+    tokenizer: &Tokenizer,
+    cpu: &Cpu,
+) -> Result<Option<Engine>, RunError> {
+    let Some(TeacherRule::Model(name)) = settings.algorithm.algorithm().teacher() else { return Ok(None) };
+    let refuse = |text: String| Err(RunError::Settings(format!("`algorithm.teacher` is `{name}`: {text}")));
+    let Some(path) = path else { return refuse("needed the model's file or folder, got none".to_owned()) };
+    let Opened { config, params, tokenizer: own } = open(path)?;
+    if own.fingerprint() != tokenizer.fingerprint() {
+        return refuse("it has another tokenizer than the policy, whose tokens it cannot judge".to_owned());
+    }
+    // The policy owns its processor; the two are never asked at the same time, so threads of one wait while the other's work.
+    let own_cpu = Cpu::new(cpu.isa(), cpu.pool().n_threads()).map_err(|e| RunError::Settings(e.to_string()))?;
+    let engine = Engine::new(own_cpu, (config, params), Some(own), Trainable::Frozen {}, settings.engine.clone(), 0)?;
+    Ok(Some(engine.with_precision(settings.precision)))
+}
+
 /// Everything that is opened before a run directory is touched.
 struct Parts {
     engine: Engine,
     chat: Arc<Chat>,
+    teacher: Option<Engine>,
     banned: Vec<Token>,
     source: Box<dyn Source>,
     library: Library,
@@ -226,20 +273,20 @@ struct Parts {
 impl Parts {
     fn open(
         settings: &Settings,
-        model: &Path,
-        base: &Path,
-        from: Option<&Path>,
+        files: &Files<'_>,
         cpu: Cpu,
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
     ) -> Result<Parts, RunError> {
+        let base = files.base;
+        let algorithm = settings.algorithm.algorithm();
         for env in settings.env.iter().chain(&settings.eval.baseline) {
             let audit = env::audit(env, base, &Probe::default(), cancel)?.ok_or(RunError::Interrupted)?;
             if !audit.passed() {
                 return Err(RunError::Audit { env: audit.env.clone(), report: audit.to_string() });
             }
         }
-        let Opened { config, params, tokenizer } = open(model)?;
+        let Opened { config, params, tokenizer } = open(files.model)?;
         let chat = Arc::new(Chat::new(tokenizer.clone()).map_err(RunError::Settings)?);
         let mut banned = Vec::new();
         if settings.sampling.ban_structural {
@@ -247,6 +294,7 @@ impl Parts {
             // Rows of the embedding beyond the tokenizer stand for no text.
             banned.extend(tokenizer.vocab_size() as Token..config.vocabulary as Token);
         }
+        let teacher = teacher(settings, files.teacher, &tokenizer, &cpu)?;
         let mut engine = Engine::new(
             cpu,
             (config, params),
@@ -256,18 +304,15 @@ impl Parts {
             settings.seed,
         )?
         .with_precision(settings.precision);
+        if algorithm.value_head() {
+            engine = engine.with_value_head();
+        }
         let policy_error = |source: PolicyError| RunError::Policy { step: 0, source };
-        if let Some(from) = from {
+        kept::keep(&mut engine, settings, Moment::Loaded).map_err(policy_error)?;
+        if let Some(from) = files.from {
             engine.load_weights(from).map_err(policy_error)?;
         }
-        for (slot, needed) in [
-            (Slot::Start, settings.checkpoint.kl_every > 0 && settings.data.is_none()),
-            (Slot::Reference, settings.algorithm.algorithm().reference().is_some()),
-        ] {
-            if needed {
-                engine.keep(slot, policy::Keep::Now).map_err(policy_error)?;
-            }
-        }
+        kept::keep(&mut engine, settings, Moment::Begun).map_err(policy_error)?;
         let sampling = Arc::new(Sampling {
             stop_strings: settings.sampling.stop.clone(),
             banned: banned.clone(),
@@ -299,7 +344,8 @@ impl Parts {
         let mut ids = String::new();
         let source: Box<dyn Source> = match (&settings.data, own) {
             (Some(data), _) => {
-                let groups = data::read(&base.join(&data.file), &chat, engine.config().context, data::Given::Answers)?;
+                let given = if algorithm.data() == Data::EpisodesOrPairs { Given::Pairs } else { Given::Answers };
+                let groups = data::read(&base.join(&data.file), &chat, engine.config().context, given)?;
                 groups.iter().for_each(|g| ids.push_str(g.task.id.as_str()));
                 Box::new(Answers { groups, seed: settings.seed })
             }
@@ -319,23 +365,25 @@ impl Parts {
         }
         let data = hash_bytes(ids.as_bytes());
         let held_out = held_out.filter(|e| e.n_tasks() > 0);
-        Ok(Parts { engine, chat, banned, source, library, evaluator: held_out, baselines, data })
+        Ok(Parts { engine, chat, teacher, banned, source, library, evaluator: held_out, baselines, data })
     }
 
-    fn manifest(&self, model: &Path, base: &Path, from: Option<&Path>, toml: &str) -> Result<Manifest, RunError> {
+    fn manifest(&self, files: &Files<'_>, toml: &str) -> Result<Manifest, RunError> {
         let absolute =
             |path: &Path| std::path::absolute(path).map_err(|source| RunError::Io { path: path.to_owned(), source });
         let hash = |path: &Path| if path.is_dir() { hash_folder(path) } else { hash_file(path) };
         Ok(Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            weights: hash(model)?,
+            weights: hash(files.model)?,
             tokenizer: self.chat.tokenizer().fingerprint().to_owned(),
             data: self.data.clone(),
             replay: self.library.hash().map(str::to_owned),
             settings: hash_bytes(toml.as_bytes()),
-            from: from.map(hash).transpose()?,
-            base: absolute(base)?,
-            from_path: from.map(absolute).transpose()?,
+            from: files.from.map(hash).transpose()?,
+            base: absolute(files.base)?,
+            from_path: files.from.map(absolute).transpose()?,
+            teacher: files.teacher.map(hash).transpose()?,
+            teacher_path: files.teacher.map(absolute).transpose()?,
         })
     }
 
@@ -347,7 +395,7 @@ impl Parts {
         state: State,
         saved: Option<u64>,
     ) -> Result<Session, RunError> {
-        let Parts { engine, chat, banned, mut source, library, evaluator, baselines, .. } = self;
+        let Parts { engine, chat, teacher, banned, mut source, library, evaluator, baselines, .. } = self;
         if let Some(replay) = &settings.replay {
             source = Box::new(Replayed::new(source, library, RunDir::clone(&writer), &settings, replay));
         }
@@ -355,6 +403,7 @@ impl Parts {
         let checkpoints = writer.checkpoints_to_write(keep)?;
         let n_samples = settings.eval.samples;
         let recorder = Recorder::new(writer, checkpoints, evaluator, baselines, summary, n_samples, saved);
-        Ok(Session { settings, engine, chat, state: State { banned, ..state }, source, recorder })
+        let advice = Advice { chat: chat.clone(), teacher };
+        Ok(Session { settings, engine, chat, state: State { banned, ..state }, source, advice, recorder })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use algo::Data;
 use env::Settings as EnvSettings;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -166,7 +167,7 @@ impl Default for CheckpointSettings {
     }
 }
 
-/// Controls for experiments: what makes a run deliberately unable to learn.
+/// Controls for experiments: what makes a run deliberately worse.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Control {
@@ -205,7 +206,8 @@ impl Default for ReplaySettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSettings {
-    /// JSON lines, each `{"messages": […]}` or `{"prompt": …, "completion": …}`.
+    /// JSON lines, each `{"messages": […]}` or `{"prompt": …, "completion": …}`, or for pairs
+    /// `{"prompt": …, "chosen": …, "rejected": …}`.
     pub file: String,
 }
 
@@ -288,7 +290,8 @@ fn with_place(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |s| s.start.min(text.len()));
     let line = text[..start].rfind('\n').map_or(0, |n| n + 1);
     let line = text[line..].lines().next().unwrap_or_default();
-    if message.contains('`') || line.is_empty() { message.to_owned() } else { format!("`{line}`: {message}") }
+    let names_it = line.split_once('=').is_some_and(|(key, _)| message.contains(&format!("`{}`", key.trim())));
+    if names_it || line.is_empty() { message.to_owned() } else { format!("`{line}`: {message}") }
 }
 
 impl Settings {
@@ -371,26 +374,27 @@ impl Settings {
         if matches!(self.train, Trainable::Frozen {}) {
             return refuse("`train.kind` is `frozen`, needed `lora` or `full`".to_owned());
         }
-        let sft = self.algorithm.name() == "sft";
-        match (&self.data, sft) {
-            (None, true) => return refuse("`sft` learns from given answers, needed `[data]`, got none".to_owned()),
-            (Some(_), false) => {
-                let name = self.algorithm.name();
-                return refuse(format!("`[data]` would be ignored by `{name}`, which learns from its own episodes"));
-            }
-            _ => {}
+        let (name, kind) = (self.algorithm.name(), self.algorithm.algorithm().data());
+        let given = self.data.is_some();
+        if !given && !kind.own() {
+            return refuse(format!("`{name}` learns from given answers, needed `[data]`, got none"));
         }
-        if self.env.is_empty() && (!sft || e.tasks > 0) {
-            return refuse("a run needs at least 1 `[[env]]`, got 0 (with `sft`, or `eval.tasks = 0`)".to_owned());
+        if given && !kind.given() {
+            return refuse(format!("`[data]` would be ignored by `{name}`, which learns from its own episodes"));
         }
-        if sft && b.group_size != 1 {
+        if self.env.is_empty() && (!given || e.tasks > 0) {
+            return refuse("a run needs at least 1 `[[env]]`, got 0 (with `[data]`, or `eval.tasks = 0`)".to_owned());
+        }
+        // A line of answers is one episode, a line of a pair two.
+        let n_given = if kind == Data::EpisodesOrPairs { 2 } else { 1 };
+        if given && b.group_size != n_given {
+            let got = b.group_size;
             return refuse(format!(
-                "`batch.group_size` is {}, needed 1 with `sft`: each answer stands alone",
-                b.group_size
+                "`batch.group_size` is {got}, needed {n_given} with `[data]` and `{name}`: a line's own"
             ));
         }
-        if sft && self.control.coin_flips {
-            return refuse("`control.coin_flips` would be ignored: `sft` reads no reward".to_owned());
+        if given && self.control.coin_flips {
+            return refuse("`control.coin_flips` would be ignored: given answers are not graded".to_owned());
         }
         let checked = self.algorithm.algorithm().check(b.group_size);
         checked.map_err(|e| RunError::Settings(e.to_string()))
@@ -436,12 +440,12 @@ mod tests {
             "sampling.top_k=5",
             Some("unknown field `top_k`, expected one of `temperature`, `max_tokens`, `stop`, `ban_structural`"),
         );
-        check("train={ kind = 'full', rank = 4 }", Some("unknown field `rank`, there are no fields"));
+        check("train={ kind = 'full', rank = 4 }", Some("`[train]`: unknown field `rank`, there are no fields"));
         check("rollout.turns=2", Some("`rollout.turns` is 2, needed 1: no environment here has a second turn"));
         check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
         check("steps=x", Some("`steps = \"x\"`: invalid type: string \"x\", expected u64"));
         check("precision=bf16", None);
-        check("precision=f16", Some("unknown variant `f16`, expected `f32` or `bf16`"));
+        check("precision=f16", Some("`precision = \"f16\"`: unknown variant `f16`, expected `f32` or `bf16`"));
         check("eval.attempts=4", Some("`eval.attempts` is 4 at temperature 0, needed 1: all would be equal"));
         check("eval.pass_at=[2]", Some("`eval.pass_at` has 2, needed 1 to the 1 attempts"));
         check("data.file=x", Some("`[data]` would be ignored by `grpo`, which learns from its own episodes"));

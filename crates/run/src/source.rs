@@ -16,9 +16,6 @@ use rollout::stream::{Flight, Stream as Rollouts};
 use crate::lag::Schedule;
 use crate::{Phase, Progress, RunError, Settings, State};
 
-/// Tasks drawn for one step at most, as a multiple of those wanted, while the algorithm asks for more.
-pub(crate) const MOST_DRAWS: usize = 4;
-
 /// What a step learns from.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Collected {
@@ -190,7 +187,7 @@ impl Source for Answers {
         let wanted = settings.batch.tasks;
         progress.phase(Phase::Collecting, wanted);
         let algorithm = settings.algorithm.algorithm();
-        let most = state.cursor + (wanted * MOST_DRAWS) as u64;
+        let most = state.cursor + (wanted * algorithm.max_draws()) as u64;
         let (mut groups, mut missing, mut cursor) = (Vec::new(), wanted, state.cursor);
         while missing > 0 && cursor < most {
             let group = self.draw(state.step + 1, cursor);

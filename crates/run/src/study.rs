@@ -47,7 +47,7 @@ pub enum StudyError {
         /// Its seed.
         seed: u64,
         /// What happened.
-        source: RunError,
+        source: Box<RunError>,
     },
     /// The runs cannot be compared.
     #[error(transparent)]
@@ -71,6 +71,17 @@ pub enum StudyError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+impl StudyError {
+    fn of_run(cell: &Cell, seed: u64, error: RunError) -> Self {
+        StudyError::Run { cell: cell.clone(), seed, source: Box::new(error) }
+    }
+
+    /// Whether the user stopped it, so that nothing is wrong.
+    pub fn is_interrupt(&self) -> bool {
+        matches!(self, StudyError::Run { source, .. } if matches!(**source, RunError::Interrupted))
+    }
 }
 
 /// A run that is still to be made, or to be finished.
@@ -177,15 +188,16 @@ impl Study {
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
     ) -> Result<(), StudyError> {
+        let seed = self.plan.seeds.first().copied().unwrap_or(next.seed);
         let job = cell::Job {
+            first: &self.cell_folder(&Cell::baseline(), seed),
             folder: &self.cell_folder(&next.cell, next.seed),
             settings: self.plan.settings_within(&next.cell, next.seed, next.budget)?,
             base: &self.plan.base,
             model,
             budget: next.budget,
         };
-        let failed = |source| StudyError::Run { cell: next.cell.clone(), seed: next.seed, source };
-        cell::run(&job, cpu, progress, cancel).map_err(failed)
+        cell::run(&job, cpu, progress, cancel).map_err(|e| StudyError::of_run(&next.cell, next.seed, e))
     }
 
     /// What the runs came to.

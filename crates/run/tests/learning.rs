@@ -118,7 +118,7 @@ fn train_in(folder: &Path, from: Option<&Path>, name: &str, changes: &[&str]) ->
     let (model, run) = (folder.join("model"), folder.join(name));
     let cancel = AtomicBool::new(false);
     let cpu = Cpu::new(Isa::best(), 1).unwrap();
-    let begin = Begin { model: &model, base: folder, folder: &run, from, cpu };
+    let begin = Begin { model: &model, base: folder, folder: &run, from, teacher: None, cpu };
     let mut session = Session::start(file.resolve().unwrap(), begin, &mut Quiet, &cancel).unwrap();
     assert_eq!(session.run(&mut Quiet, &cancel).unwrap(), Ended::Finished);
     drop(session);

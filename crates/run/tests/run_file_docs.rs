@@ -26,7 +26,7 @@ const LEAST_SFT: &str = "model = 'm'\nsteps = 1\n[algorithm]\nkind = 'sft'\n[bat
                          [data]\nfile = 'f'\n";
 
 /// Tables of the run file that have a section of their own.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "train",
     "algorithm",
     "optimiser",
@@ -38,6 +38,7 @@ const TABLES: [&str; 12] = [
     "engine",
     "control",
     "data",
+    "replay",
     "env",
 ];
 /// Tables whose keys are the user's own words.
@@ -179,29 +180,38 @@ fn program() -> BTreeMap<String, (Sample, Keys)> {
     let keys = least.keys(&[], plain);
     add("Top level".to_owned(), least, keys);
 
-    for name in TABLES.iter().filter(|t| !["algorithm", "control", "data", "env"].contains(t)) {
+    for name in TABLES.iter().filter(|t| !["algorithm", "control", "data", "replay", "env"].contains(t)) {
         let sample = Sample::new(LEAST);
         let keys = table_keys(&sample, name);
         add(format!("`[{name}]`"), sample, keys);
     }
-    for (name, text) in [("control", format!("{LEAST}[control]\ncoin_flips = true\n")), ("data", LEAST_SFT.to_owned())]
-    {
+    for (name, text) in [
+        ("control", format!("{LEAST}[control]\ncoin_flips = true\n")),
+        ("data", LEAST_SFT.to_owned()),
+        ("replay", format!("{LEAST}[replay]\nown_steps = 2\n")),
+    ] {
         let sample = Sample::new(&text);
         let keys = table_keys(&sample, name);
         add(format!("`[{name}]`"), sample, keys);
     }
 
     for name in algo::Settings::NAMES {
-        let text = if *name == "sft" { LEAST_SFT.to_owned() } else { LEAST.replace("grpo", name) };
+        let text = match *name {
+            "sft" => LEAST_SFT.to_owned(),
+            "distill" => LEAST.replace("kind = 'grpo'\n", "kind = 'distill'\nteacher = 't'\n"),
+            _ => LEAST.replace("grpo", name),
+        };
         let sample = Sample::new(&text);
         let keys = table_keys(&sample, "algorithm");
         add(format!("`[algorithm]`, `{name}`"), sample, keys);
     }
-    for name in loss::Correction::NAMES {
-        let sample = Sample::new(&format!("{LEAST}[algorithm.correction]\nrule = '{name}'\n"));
-        let path = path("algorithm.correction");
-        let keys = sample.keys(&path, sample.known(&path));
-        add(format!("`[algorithm.correction]`, `{name}`"), sample, keys);
+    for (table, names) in [("correction", loss::Correction::NAMES), ("select", loss::Select::NAMES)] {
+        for name in names {
+            let sample = Sample::new(&format!("{LEAST}[algorithm.{table}]\nrule = '{name}'\n"));
+            let path = path(&format!("algorithm.{table}"));
+            let keys = sample.keys(&path, sample.known(&path));
+            add(format!("`[algorithm.{table}]`, `{name}`"), sample, keys);
+        }
     }
 
     for (kind, _) in env::Kind::TABLE {
@@ -298,7 +308,7 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
     }
     let cancel = AtomicBool::new(false);
     let cpu = Cpu::new(Isa::best(), 1).unwrap();
-    let begin = Begin { model: &model, base: place.folder(), folder: &run, from: None, cpu };
+    let begin = Begin { model: &model, base: place.folder(), folder: &run, from: None, teacher: None, cpu };
     let mut session = Session::start(file.resolve().unwrap(), begin, &mut Quiet, &cancel).unwrap();
     assert_eq!(session.run(&mut Quiet, &cancel).unwrap(), Ended::Finished);
     drop(session);

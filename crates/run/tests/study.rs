@@ -17,7 +17,7 @@ use eval::study::{Call, Cell, Ended, Report};
 use serde_json::Value;
 use store::RunDir;
 use surefoot_run::study::{Grid, Plan, Study, StudyError};
-use surefoot_run::{Begin, Ended as RunEnded, Phase, Progress, Quiet, RunError, RunFile, Session};
+use surefoot_run::{Begin, Ended as RunEnded, Phase, Progress, Quiet, RunFile, Session};
 use tensor::{Cpu, Isa};
 use tiny::Place;
 
@@ -241,10 +241,12 @@ fn a_correction_that_is_one_everywhere_is_run_once_and_said_to_be_the_same() {
         store::hash_file(&run.checkpoints().latest().unwrap().unwrap().path.join("weights.safetensors")).unwrap()
     };
     assert_eq!(weights("tis"), weights("none"));
-    // A mask that lets nothing pass is not the same, although nothing is late.
-    let other = ["algorithm.correction={ rule = 'token_tis', cap = 1.5 }"];
-    let (_, report) = whole(&place, "other", &other, Grid { lags: vec![0], n_seeds: 1, ..grid() });
-    assert_eq!(report.verdicts[0].call, Call::Same, "a cap above 1 never binds at a ratio of 1");
+    // The run file's own rule keeps what it was given, and a cap above 1 never binds at a ratio of 1.
+    let own = ["algorithm.correction={ rule = 'token_tis', cap = 1.5 }"];
+    let (study, report) = whole(&place, "own", &own, Grid { lags: vec![0], n_seeds: 1, ..grid() });
+    let settings = |c: &str| study.plan().settings_of(&cell(0, c), 5).unwrap().to_toml().unwrap();
+    assert!(settings("tis").contains("cap = 1.5") && !settings("none").contains("cap"));
+    assert_eq!(report.verdicts[0].call, Call::Same);
 }
 
 /// CASES H7, J1: a report of a study that was stopped is the report of one that was not, byte for byte.
@@ -273,7 +275,7 @@ fn h7_j1_a_study_stopped_anywhere_gives_the_same_report_bytes() {
         cancel.store(false, Ordering::Relaxed);
         let mut stop = StopAt { cancel: &cancel, phase, left };
         match finish(&study, &place, &mut stop, &cancel) {
-            Err(StudyError::Run { source: RunError::Interrupted, .. }) => n_stops += 1,
+            Err(error) if error.is_interrupt() => n_stops += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -328,7 +330,8 @@ fn a_cell_is_an_ordinary_run_of_as_many_steps() {
         let steps =
             report.cells.iter().find(|r| r.cell == c).unwrap().runs.iter().find(|r| r.seed == seed).unwrap().steps;
         let (model, plain): (PathBuf, PathBuf) = (place.model(), place.path(&format!("plain-{lag}-{correction}")));
-        let begin = Begin { model: &model, base: place.folder(), folder: &plain, from: None, cpu: cpu() };
+        let begin =
+            Begin { model: &model, base: place.folder(), folder: &plain, from: None, teacher: None, cpu: cpu() };
         let cancel = AtomicBool::new(false);
         let settings = surefoot_run::Settings { steps, ..settings };
         Session::start(settings, begin, &mut Quiet, &cancel).unwrap().run(&mut Quiet, &cancel).unwrap();
@@ -359,6 +362,23 @@ fn a_cell_is_an_ordinary_run_of_as_many_steps() {
     }
 }
 
+/// All runs begin with the same weights, also when the model was changed between two of them.
+#[test]
+fn a_run_that_would_begin_with_other_weights_is_refused() {
+    let place = place();
+    let grid = Grid { lags: vec![0], n_seeds: 1, ..grid() };
+    let study = Study::create(&place.path("study"), plan(&place, &[], grid).unwrap()).unwrap();
+    let cancel = AtomicBool::new(false);
+    let mut run = || study.run(&study.next().unwrap().unwrap(), &place.model(), cpu(), &mut Quiet, &cancel);
+    run().unwrap();
+    tiny::write(&place.model(), 2);
+    let error = run().unwrap_err().to_string();
+    assert!(error.contains("its weights is not that of the study's first run: needed `"), "{error}");
+    tiny::write(&place.model(), 1);
+    run().unwrap();
+    assert_eq!(study.next().unwrap(), None, "and with the first ones it goes on");
+}
+
 /// A way of training that stops learning is a result, not a fault of the study.
 #[test]
 fn a_run_that_cannot_go_on_is_reported_as_such() {
@@ -374,6 +394,25 @@ fn a_run_that_cannot_go_on_is_reported_as_such() {
     assert_eq!((line.steps, line.before), (2, Some(line.after)), "and it was tried where it ended");
     assert_eq!(study.next().unwrap(), None);
     assert_eq!(report.target, None, "nothing was gained, so there is nothing to reach");
+}
+
+#[test]
+fn every_correction_and_each_algorithm_in_its_place_makes_a_plan() {
+    let place = place();
+    let all = loss::Correction::NAMES.iter().chain(&["oapl", "dro"]).map(|w| (*w).to_owned()).collect();
+    let plan = plan(&place, &[], Grid { lags: vec![0, 4], corrections: all, ..grid() }).unwrap();
+    assert_eq!(plan.cells().len(), 2 * (loss::Correction::NAMES.len() + 2));
+    for c in plan.cells() {
+        let settings = plan.settings_of(&c, 6).unwrap();
+        assert_eq!((settings.seed, settings.max_lag, settings.control.hold_lag), (6, c.lag, c.lag > 0), "{c}");
+        let toml = settings.to_toml().unwrap();
+        if ["oapl", "dro"].contains(&c.correction.as_str()) {
+            assert_eq!(settings.algorithm.name(), c.correction);
+        } else {
+            assert_eq!(settings.algorithm.name(), "grpo");
+            assert!(toml.contains(&format!("rule = \"{}\"", c.correction)), "{toml}");
+        }
+    }
 }
 
 #[test]
@@ -396,6 +435,7 @@ fn h12_what_makes_no_study_is_refused_by_name_before_anything_is_opened() {
     check(&[], Grid { target: Some(f64::NAN), ..grid() }, "`--target` is NaN");
     check(&["eval.tasks=0"], grid(), "`eval.tasks` is 0, needed held-out tasks");
     check(&["eval.patience=2"], grid(), "`eval.patience` is 2, needed 0");
+    check(&["replay={ own_steps = 2, share = 0.5 }"], grid(), "`[replay]` trains on more than what is generated");
     check(&["optimiser.schedule='linear'"], grid(), "needed `optimiser.decay_updates`");
     check(&["seed=9223372036854775807"], grid(), "are too many");
     let reinforce = ["algorithm={ kind = 'reinforce' }"];

@@ -295,10 +295,10 @@ fn tracks(page: &mut String, report: &Report) {
 fn staleness(page: &mut String, report: &Report) {
     page.push_str(
         "<section id=\"staleness\"><h2>Staleness</h2><p class=\"note\">Share of the trained tokens by how many published versions lay \
-         between sampling and training. A lag is a bound: what was really late is here.</p>",
+         between sampling and training. A lag is reached only after as many steps; what was really late is here.</p>",
     );
     keys(page, report);
-    cards(page, report, "Share of tokens", "versions late", None, &|cell| {
+    cards(page, report, "Share of tokens", "versions late", Some((0.0, 1.0)), &|cell| {
         cell.lags.iter().map(|l| At { x: l.lag as f64, value: l.share, range: None }).collect()
     });
     page.push_str("</section>");
@@ -306,7 +306,7 @@ fn staleness(page: &mut String, report: &Report) {
 
 fn runs(page: &mut String, report: &Report) {
     page.push_str(
-        "<section id=\"runs\"><h2>Runs</h2><p class=\"note\">Each is an ordinary run directory: `surefoot report DIR` shows it.</p>\
+        "<section id=\"runs\"><h2>Runs</h2><p class=\"note\">Each is an ordinary run directory, which <span class=\"mono\">surefoot report</span> shows.</p>\
          <div class=\"wide\"><table><thead><tr><th>Run</th><th class=\"n\">Seed</th><th class=\"n\">Steps</th><th class=\"n\">Tokens</th>\
          <th class=\"n\">Before</th><th class=\"n\">After</th><th class=\"n\">Tokens to target</th><th>Ended</th></tr></thead><tbody>",
     );

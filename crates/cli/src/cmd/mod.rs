@@ -35,6 +35,7 @@ commands! {
     export => Export;
     sample => Sample;
     logprobs => Logprobs;
+    grade => Grade;
     signals => Signals;
     models => Models;
     runs => Runs;

@@ -127,11 +127,9 @@ fn drive(study: &Study, context: &Context) -> Done {
         let mut live = Live::new(context, settings.steps);
         let result = study.run(&next, &model, context.cpu()?, &mut live, &context.stop);
         drop(live);
-        result.map_err(|e| match e {
-            StudyError::Run { source: RunError::Interrupted, .. } => {
-                Failure::interrupted().hint(format!("{resume} finishes it"))
-            }
-            other => Failure::from(other).hint(format!("{resume} tries again")),
+        result.map_err(|e| match e.is_interrupt() {
+            true => Failure::interrupted().hint(format!("{resume} finishes it")),
+            false => Failure::from(e).hint(format!("{resume} tries again")),
         })?;
     }
     let report = study.report()?;
@@ -222,7 +220,7 @@ fn dry_run(plan: &Plan, model: &Path, context: &Context) -> Done {
         tempfile::tempdir().map_err(|e| Failure::failed("cannot make a temporary folder").why(e.to_string()))?;
     let settings = plan.baseline()?;
     let folder = scratch.path().join("run");
-    let begin = Begin { model, base: &plan.base, folder: &folder, from: None, cpu: context.cpu()? };
+    let begin = Begin { model, base: &plan.base, folder: &folder, from: None, teacher: None, cpu: context.cpu()? };
     let session = Session::start(settings.clone(), begin, &mut run::Quiet, &context.stop)?;
     let estimate = session.estimate();
     let cells = plan.cells();
@@ -275,7 +273,7 @@ impl Judged for StudyError {
     fn hint(&self) -> Option<String> {
         match self {
             StudyError::Plan(_) => Some("`surefoot study lag --help` explains".to_owned()),
-            StudyError::Run { source, .. } => Judged::hint(source),
+            StudyError::Run { source, .. } => Judged::hint(source.as_ref()),
             StudyError::Store(inner) => Judged::hint(inner),
             StudyError::Folder { .. } => {
                 Some("`surefoot study lag --out DIR` makes a study in a new folder".to_owned())

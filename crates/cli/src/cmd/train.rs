@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use algo::TeacherRule;
 use eval::{Answers, EvalLine, Score};
 use remote::RemoteError;
 use run::record::HELD_OUT;
@@ -14,6 +15,7 @@ use crate::Done;
 use crate::context::{Context, show};
 use crate::error::Failure;
 use crate::live::{Live, duration, sentence};
+use crate::open;
 
 /// Train a policy as a run file says, or finish a run that was stopped
 ///
@@ -83,8 +85,10 @@ pub(crate) fn start(
 ) -> Result<(Session, run::Estimate), Failure> {
     let model = settle_model(&mut settings, base, context)?;
     let from = from.map(|name| checkpoint(name, &settings, context)).transpose()?;
+    let teacher = teacher(&settings, base, context)?;
     let mut notes = Live::new(context, settings.steps);
-    let begin = Begin { model: &model, base, folder, from: from.as_deref(), cpu: context.cpu()? };
+    let (from, teacher) = (from.as_deref(), teacher.as_deref());
+    let begin = Begin { model: &model, base, folder, from, teacher, cpu: context.cpu()? };
     let session = Session::start(settings, begin, &mut notes, &context.stop)?;
     drop(notes);
     let estimate = session.estimate();
@@ -117,6 +121,26 @@ pub(crate) fn settle_model(settings: &mut Settings, base: &Path, context: &Conte
     Ok(path)
 }
 
+/// Finds the model that teaches, where the algorithm names one; its path is kept with the run.
+fn teacher(settings: &Settings, base: &Path, context: &Context) -> Result<Option<PathBuf>, Failure> {
+    let Some(TeacherRule::Model(name)) = settings.algorithm.algorithm().teacher() else { return Ok(None) };
+    let refuse = |text: &str, hint: &str| {
+        Err(Failure::bad(format!("`{name}` is {text}, needed a model of this machine"))
+            .at("`algorithm.teacher`")
+            .hint(hint))
+    };
+    if name.contains("://") {
+        let hint = "no client here asks another server about given tokens: pull the teacher's weights";
+        return refuse("an address", hint);
+    }
+    let is_run = |name: &str| open::find_run(context, name).is_ok_and(|run| run.is_some());
+    if is_run(&name) || name.rsplit_once('@').is_some_and(|(run, _)| is_run(run)) {
+        return refuse("a run", "`surefoot export RUN@STEP --to hf --out DIR` makes a model of it");
+    }
+    let found = context.models().resolve_from(base, &name);
+    found.map(Some).map_err(|e| Failure::from(e).at("`algorithm.teacher`"))
+}
+
 /// The folder of another run's checkpoint.
 fn checkpoint(name: &str, settings: &Settings, context: &Context) -> Result<PathBuf, Failure> {
     let located = context.locate(name)?;
@@ -139,7 +163,9 @@ fn dry_run(mut settings: Settings, base: &Path, from: Option<&str>, context: &Co
     let model = settle_model(&mut settings, base, context)?;
     let from = from.map(|name| checkpoint(name, &settings, context)).transpose()?;
     let folder = scratch.path().join("run");
-    let begin = Begin { model: &model, base, folder: &folder, from: from.as_deref(), cpu: context.cpu()? };
+    let teacher = teacher(&settings, base, context)?;
+    let (from, teacher) = (from.as_deref(), teacher.as_deref());
+    let begin = Begin { model: &model, base, folder: &folder, from, teacher, cpu: context.cpu()? };
     let session = Session::start(settings.clone(), begin, &mut run::Quiet, &context.stop)?;
     let estimate = session.estimate();
     if context.json() {

@@ -13,7 +13,6 @@ use crate::grader::{EqualsGold, Grader, Make};
 #[serde(default)]
 pub struct Settings {
     /// Tell of a wrong reply what would have been right, as feedback for a policy that learns from being told.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tells: bool,
 }
 

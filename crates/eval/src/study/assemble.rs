@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::verdict::verdicts;
+use super::verdict::{Entry, verdicts};
 use super::{Cell, CellReport, CellRun, CurvePoint, LagShare, Report, RunLine, Setup, StudyError, Target, Track, Twin};
 use crate::{Interval, mean_with_interval, smallest_sign_flip};
 
@@ -24,7 +24,7 @@ pub fn report(setup: Setup, runs: &[CellRun], twins: &[Twin]) -> Result<Report, 
         let twin = twins.iter().find(|t| t.cell == *cell);
         let own = of_cell(twin.map_or(cell, |t| &t.of), &setup.seeds, runs)?;
         cells.push(cell_report(cell, &own, twin, target.as_ref()));
-        rows.push((cell, own, twin));
+        rows.push(Entry { cell, runs: own, twin });
     }
     let verdicts = verdicts(&baseline, &rows)?;
     Ok(Report { smallest_p_seeds: smallest_sign_flip(setup.seeds.len()), target, cells, verdicts, setup })

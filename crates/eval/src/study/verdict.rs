@@ -73,27 +73,32 @@ struct Compared {
     seeds_worse: usize,
 }
 
-/// Compares cells with the baseline, both as runs in the order of the seeds; `twin` marks those that are the same run.
+/// A cell with its runs in the order of the seeds.
+pub(super) struct Entry<'a> {
+    pub(super) cell: &'a Cell,
+    pub(super) runs: Vec<&'a CellRun>,
+    /// Set where it is the same run as another.
+    pub(super) twin: Option<&'a Twin>,
+}
+
+/// Compares cells with the baseline, whose runs are in the order of the seeds too.
 ///
 /// - Errors: [`StudyError`] when the held-out tasks differ.
-pub(super) fn verdicts(
-    baseline: &[&CellRun],
-    cells: &[(&Cell, Vec<&CellRun>, Option<&Twin>)],
-) -> Result<Vec<Verdict>, StudyError> {
+pub(super) fn verdicts(baseline: &[&CellRun], cells: &[Entry<'_>]) -> Result<Vec<Verdict>, StudyError> {
     let compared: Vec<Option<Compared>> = cells
         .iter()
-        .map(|(_, runs, twin)| if twin.is_some() { Ok(None) } else { compare(baseline, runs).map(Some) })
+        .map(|e| if e.twin.is_some() { Ok(None) } else { compare(baseline, &e.runs).map(Some) })
         .collect::<Result<_, _>>()?;
     // A cell that is the same run was not tested, so it is no part of the family.
     let adjusted = holm(&compared.iter().flatten().map(|c| c.p).collect::<Vec<_>>());
     let mut adjusted = adjusted.into_iter();
     let n_rows = compared.iter().flatten().count();
-    let row = |((cell, _, twin), compared): (&(&Cell, Vec<&CellRun>, Option<&Twin>), Option<Compared>)| {
-        let Some(c) = compared else { return same(cell, *twin) };
+    let row = |(entry, compared): (&Entry<'_>, Option<Compared>)| {
+        let Some(c) = compared else { return same(entry.cell, entry.twin) };
         let p_holm = adjusted.next().unwrap_or(1.0);
         let call = call(&c, p_holm);
         Verdict {
-            cell: (*cell).clone(),
+            cell: entry.cell.clone(),
             call,
             sentence: sentence(call, &c, p_holm, n_rows, baseline.len()),
             effect: c.effect,

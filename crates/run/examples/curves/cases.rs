@@ -43,6 +43,14 @@ impl Case {
     }
 }
 
+impl Case {
+    /// The folder of the model that teaches, where one does.
+    pub(crate) fn teacher(&self, control: bool) -> Option<&str> {
+        let control = self.control.iter().flatten().filter(|_| control);
+        control.chain(&self.changes).find_map(|change| change.strip_prefix("algorithm.teacher="))
+    }
+}
+
 pub(crate) fn of(part: Part) -> Vec<Case> {
     match part {
         Part::Algorithms => algorithms(),
@@ -52,61 +60,65 @@ pub(crate) fn of(part: Part) -> Vec<Case> {
 }
 
 const COINS: &[&str] = &["control.coin_flips=true"];
+/// Two updates a step, so that in the second one the policy has moved: else all that bound the ratio would be the same.
+const TWICE: &str = "algorithm.minibatch_groups=32";
 /// A step of as many given answers as others have attempts.
-const GIVEN: &str = "batch={ tasks = 256, group_size = 1 }";
-/// A step of as many given pairs.
-const PAIRS: &str = "batch={ tasks = 128, group_size = 2 }";
+const GIVEN: &str = "batch={ tasks = 512, group_size = 1 }";
+/// A step of as many given pairs, in two updates.
+const PAIRS: [&str; 3] = ["data.file=pairs.jsonl", "batch.tasks=256", "algorithm.minibatch_groups=128"];
 
 /// Every algorithm, with its published setting but for what is named here.
 #[rustfmt::skip]
 pub(crate) fn algorithms() -> Vec<Case> {
-    let plain = |name| Case::new(name, name, "", &[], COINS);
-    let with = |name, algorithm, note, changes: &[&str]| Case::new(name, algorithm, note, changes, COINS);
+    let plain = |name| Case::new(name, name, "", &[TWICE], COINS);
+    let once = |name, note, changes: &[&str]| Case::new(name, name, note, changes, COINS);
+    let with = |name, algorithm, note, change: &str| Case::new(name, algorithm, note, &[TWICE, change], COINS);
+    let flipped: &[&str] = &["data.file=flipped.jsonl"];
     vec![
         plain("grpo"),
-        with("grpo_top_entropy", "grpo", "`select.rule = \"top_entropy\"`", &["algorithm.select.rule=top_entropy"]),
-        with("grpo_clip_cov", "grpo", "`select.rule = \"clip_cov\"`", &["algorithm.select.rule=clip_cov"]),
-        with("grpo_kl_cov", "grpo", "`select.rule = \"kl_cov\"`", &["algorithm.select.rule=kl_cov"]),
+        with("grpo_top_entropy", "grpo", "`select.rule = \"top_entropy\"`", "algorithm.select.rule=top_entropy"),
+        with("grpo_clip_cov", "grpo", "`select.rule = \"clip_cov\"`", "algorithm.select.rule=clip_cov"),
+        with("grpo_kl_cov", "grpo", "`select.rule = \"kl_cov\"`", "algorithm.select.rule=kl_cov"),
+        with("grpo_dual_clip", "grpo", "`dual_clip = 3`", "algorithm.dual_clip=3.0"),
         plain("dr_grpo"),
-        plain("rloo"),
-        with("reinforce", "reinforce", "`baseline = \"batch_mean\"`", &["algorithm.baseline=batch_mean"]),
+        once("rloo", "one update a step", &[]),
+        once("reinforce", "one update a step, `baseline = \"batch_mean\"`", &["algorithm.baseline=batch_mean"]),
         plain("reinforce_pp"),
         plain("max_rl"),
         plain("ppo"),
-        with("dapo", "dapo", "`overlong = {}`", &["algorithm.overlong={}"]),
+        with("dapo", "dapo", "`overlong = {}`", "algorithm.overlong={}"),
         plain("gspo"),
         plain("cispo"),
         plain("sapo"),
         plain("dro"),
         plain("oapl"),
         plain("raft"),
-        with("dpo", "dpo", "pairs from its own attempts, `pairs = \"ranked\"`", &["algorithm.pairs=ranked"]),
-        Case::new("dpo_given", "dpo", "given pairs", &["data.file=pairs.jsonl", PAIRS], &["data.file=flipped.jsonl"]),
+        with("dpo", "dpo", "pairs of its own attempts, `pairs = \"ranked\"`", "algorithm.pairs=ranked"),
+        Case::new("dpo_given", "dpo", "given pairs", &PAIRS, flipped),
         Case::new("sft", "sft", "given answers", &["data.file=answers.jsonl", GIVEN], &["data.file=shuffled.jsonl"]),
-        Case::new("distill", "distill", "taught by the end of the warm-up", &["algorithm.teacher=teacher"],
+        Case::new("distill", "distill", "taught by the end of the warm-up", &[TWICE, "algorithm.teacher=teacher"],
             &["algorithm.teacher=nobody"]),
         plain("sdpo"),
-        Case::new("reward_model", "reward_model", "given pairs", &["data.file=pairs.jsonl", PAIRS],
-            &["data.file=flipped.jsonl"]),
+        Case::new("reward_model", "reward_model", "given pairs",
+            &[&PAIRS[..], &["checkpoint.every=20", "checkpoint.keep_last=100"]].concat(), flipped),
     ]
 }
 
-/// The same grader for both, which says what would have been right; only `sdpo` reads it.
+/// The same grader for all, which says what would have been right; only `sdpo` reads it.
 fn feedback() -> Vec<Case> {
     let tells = "env.0.grader=[{ kind = 'last_number', tells = true }]";
     let case = |name, algorithm, note, changes: &[&str]| Case {
         control: None,
-        ..Case::new(name, algorithm, note, &[&["eval.every=5", "eval.attempts=1"], changes].concat(), &[])
+        ..Case::new(name, algorithm, note, &[&["eval.every=5", "eval.attempts=1", tells], changes].concat(), &[])
     };
     vec![
-        case("grpo_told", "grpo", "the grader tells, GRPO does not read it", &[tells]),
-        case("sdpo_siblings", "sdpo", "shown attempts that succeeded", &[]),
-        case("sdpo_told", "sdpo", "shown what the grader says too", &[tells]),
+        case("grpo", "grpo", "the grader tells, GRPO does not read it", &[TWICE]),
+        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE]),
         case(
-            "sdpo_told_alone",
+            "sdpo_alone",
             "sdpo",
-            "one attempt a task, shown what the grader says",
-            &[tells, "batch={ tasks = 256, group_size = 1 }"],
+            "one attempt a task: what the grader says",
+            &["algorithm.minibatch_groups=256", "batch={ tasks = 512, group_size = 1 }"],
         ),
     ]
 }
@@ -114,17 +126,19 @@ fn feedback() -> Vec<Case> {
 /// Every correction at every lag, from the same start with the same settings.
 fn lag() -> Vec<Case> {
     let rules: [(&str, &'static str, &'static str, &[&str]); 5] = [
-        ("none", "grpo", "", &[]),
-        ("token_tis", "grpo", "", &["algorithm.correction.rule=token_tis"]),
-        ("decoupled", "grpo", "", &["algorithm.correction.rule=decoupled"]),
-        ("m2po", "grpo", "", &["algorithm.correction.rule=m2po"]),
-        ("oapl", "oapl", "", &[]),
+        ("none", "grpo", "", &[TWICE]),
+        ("token_tis", "grpo", "", &[TWICE, "algorithm.correction.rule=token_tis"]),
+        ("decoupled", "grpo", "", &[TWICE, "algorithm.correction.rule=decoupled"]),
+        ("m2po", "grpo", "", &[TWICE, "algorithm.correction.rule=m2po"]),
+        ("oapl", "oapl", "", &[TWICE]),
     ];
     let mut cases = Vec::new();
     for lag in [0, 1, 4, 16, 64] {
         for (name, algorithm, note, changes) in rules {
             let mut case = Case::new(&format!("lag_{lag}_{name}"), algorithm, note, changes, &[]);
-            case.changes.push(format!("max_lag={lag}"));
+            if lag > 0 {
+                case.changes.extend([format!("max_lag={lag}"), "control.hold_lag=true".to_owned()]);
+            }
             case.control = None;
             cases.push(case);
         }

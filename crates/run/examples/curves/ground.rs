@@ -12,6 +12,7 @@ use store::RunDir;
 use surefoot_run as run;
 
 use crate::cases::Case;
+use crate::pairs::{self, Pair};
 use crate::trial::{self, Outcome, Start};
 use crate::{Options, model};
 
@@ -28,8 +29,8 @@ kind = "full"
 learning_rate = 3e-4
 
 [batch]
-tasks = 16
-group_size = 16
+tasks = 64
+group_size = 8
 
 [sampling]
 max_tokens = 6
@@ -54,15 +55,17 @@ n_train = 5500
 "#;
 
 /// Episodes of a step, and the tokens that an answer has at most when it is of the right form.
-const EPISODES: u64 = 16 * 16;
+const EPISODES: u64 = 64 * 8;
 const TOKENS: u64 = 4;
 
 /// Where in the warm-up runs start: the evaluation nearest to this share of right answers, which must lie in the bounds.
-const WANTED: f64 = 0.22;
+const WANTED: f64 = 0.3;
 const BOUNDS: (f64, f64) = (0.15, 0.35);
 
 pub(crate) struct Ground {
     folder: PathBuf,
+    /// Held-out questions with two answers.
+    pairs: Vec<Pair>,
     /// The checkpoint that all runs start from.
     start: PathBuf,
 }
@@ -72,10 +75,9 @@ impl Ground {
     pub(crate) fn make(options: &Options) -> Result<Ground, Box<dyn Error>> {
         let folder = std::path::absolute(&options.out)?;
         std::fs::create_dir_all(folder.join("runs"))?;
-        let mut ground = Ground { start: PathBuf::new(), folder };
+        let mut ground = Ground { start: PathBuf::new(), pairs: Vec::new(), folder };
         model::write(&ground.model(), &model::SHAPE, 1)?;
-        let tasks = ground.data(options)?;
-        println!("{tasks} training tasks");
+        ground.data(options)?;
         let warm = ground.warm_up(options)?;
         let nearest =
             |a: &&trial::Point, b: &&trial::Point| (a.accuracy - WANTED).abs().total_cmp(&(b.accuracy - WANTED).abs());
@@ -137,17 +139,36 @@ impl Ground {
             base: &self.folder,
             folder: &self.folder.join("runs").join(&name),
             from: Some(&self.start),
+            teacher: case.teacher(control).map(|name| self.folder.join(name)),
             threads: options.threads,
             budget: options.steps * EPISODES * TOKENS,
         };
-        let outcome = trial::run(file.resolve()?, &start).map_err(|error| format!("{name}: {error}"))?;
+        let failed = |error| format!("{name}: {error}");
+        let mut outcome = trial::run(file.resolve()?, &start).map_err(failed)?;
+        if case.algorithm == "reward_model" {
+            self.judge(&name, &mut outcome)?;
+        }
         let last = outcome.points.last().map_or(f64::NAN, |p| p.accuracy);
         println!("  {name}: {last:.3} ({:.1} s)", outcome.seconds);
         Ok(outcome)
     }
 
+    /// Puts the scores of a reward model in the place of the policy's, which it does not change.
+    fn judge(&self, name: &str, outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
+        for (index, point) in outcome.points.iter_mut().enumerate() {
+            let checkpoint = if point.step == 0 { self.start.clone() } else { self.checkpoint(name, point.step)? };
+            let tried = pairs::tried(&self.model(), &checkpoint, &self.pairs)?;
+            pairs::score(point, &tried);
+            if index == 0 {
+                outcome.before = tried.clone();
+            }
+            outcome.after = tried;
+        }
+        Ok(())
+    }
+
     /// Given answers to the training tasks in random order; the first part of them is the warm-up's only data too.
-    fn data(&self, options: &Options) -> Result<usize, Box<dyn Error>> {
+    fn data(&mut self, options: &Options) -> Result<(), Box<dyn Error>> {
         let mut file = self.file(options)?;
         file.set("algorithm.kind=grpo")?;
         let environments = Environments::load(&file.resolve()?.env, &self.folder)?;
@@ -181,20 +202,17 @@ impl Ground {
         }
         put("warm-up.jsonl", warm)?;
         for (name, flipped) in [("pairs.jsonl", false), ("flipped.jsonl", true)] {
-            let stream = Stream::new("curves pairs", &[]);
             let pair = |(t, task): (usize, &Task)| {
-                let right = gold(task);
-                // Wrong by 1 to 10 either way, as slips are.
-                let off = 1 + stream.below(2 * t as u64, 10) as i64;
-                let wrong = if stream.below(2 * t as u64 + 1, 2) == 0 { right + off } else { right - off };
+                let Pair { messages, right, wrong, .. } = pair(task, t as u64);
                 let flip = flipped && Stream::new("curves flips", &[]).below(t as u64, 2) == 0;
                 let (chosen, rejected) = if flip { (wrong, right) } else { (right, wrong) };
-                let prompt = json!([{"role": "user", "content": task.messages.last().map_or("", |m| &m.content)}]);
-                json!({"prompt": prompt, "chosen": chosen.to_string(), "rejected": rejected.to_string()})
+                json!({"prompt": messages, "chosen": chosen, "rejected": rejected})
             };
             put(name, tasks.iter().enumerate().map(pair).collect())?;
         }
-        Ok(tasks.len())
+        let held_out = environments.tasks(Split::HeldOut, usize::MAX);
+        self.pairs = held_out.iter().zip(tasks.len() as u64..).map(|(task, n)| pair(task, n)).collect();
+        Ok(())
     }
 
     /// Supervised learning from random weights, evaluated and kept every few steps.
@@ -219,6 +237,7 @@ impl Ground {
             base: &self.folder,
             folder: &self.folder.join("runs/warm-up"),
             from: None,
+            teacher: None,
             threads: options.threads,
             budget: u64::MAX,
         };
@@ -237,6 +256,16 @@ impl Ground {
         }
         export(&self.model(), &self.checkpoint("warm-up", step)?, &out)
     }
+}
+
+/// A question with its right answer, and one that is wrong by 1 to 10 either way, as slips are.
+fn pair(task: &Task, n: u64) -> Pair {
+    let stream = Stream::new("curves pairs", &[]);
+    let right = task.gold.as_i64().unwrap_or_default();
+    let off = 1 + stream.below(2 * n, 10) as i64;
+    let wrong = if stream.below(2 * n + 1, 2) == 0 { right + off } else { right - off };
+    let (task, messages) = (task.id.as_str().to_owned(), task.messages.clone());
+    Pair { task, messages, right: right.to_string(), wrong: wrong.to_string() }
 }
 
 fn export(model: &Path, checkpoint: &Path, out: &Path) -> Result<(), Box<dyn Error>> {

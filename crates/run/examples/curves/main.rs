@@ -14,13 +14,13 @@
 mod cases;
 mod ground;
 mod model;
+mod pairs;
 mod report;
 mod trial;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
 
 use cases::{Case, Part};
 use ground::Ground;

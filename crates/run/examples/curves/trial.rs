@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use episode::Episode;
@@ -51,6 +51,7 @@ pub(crate) struct Start<'a> {
     pub(crate) base: &'a Path,
     pub(crate) folder: &'a Path,
     pub(crate) from: Option<&'a Path>,
+    pub(crate) teacher: Option<PathBuf>,
     pub(crate) threads: usize,
     /// Sampled tokens after which the run ends.
     pub(crate) budget: u64,
@@ -76,6 +77,7 @@ pub(crate) fn run(settings: Settings, start: &Start<'_>) -> Result<Outcome, Box<
         base: start.base,
         folder: start.folder,
         from: start.from,
+        teacher: start.teacher.as_deref(),
         cpu: Cpu::new(Isa::best(), start.threads)?,
     };
     let began = std::time::Instant::now();

@@ -21,6 +21,8 @@ pub(super) struct Given {
     pub(super) offset: usize,
     /// Whether it is told which version sampled each token.
     pub(super) has_version: bool,
+    /// The version that the step it was collected for began with, where a run recorded it.
+    pub(super) begun_with: Option<u32>,
     /// Its side of a preference.
     pub(super) side: Option<Side>,
     pub(super) logp_sampler: Option<Vec<f32>>,
@@ -89,6 +91,7 @@ impl Line {
             is_rewarded: false,
             has_version: recorded.is_some() || self.version.is_some(),
             offset,
+            begun_with: None,
             side: self.pair,
             logp_sampler: log("logp_sampler", &mut self.logp_sampler)?,
             logp_old: log("logp_old", &mut self.logp_old)?,
@@ -131,6 +134,8 @@ impl Line {
         }
         given.logp_sampler = Some(episode.sequences.iter().flat_map(Sequence::logp).copied().collect());
         given.is_rewarded = true;
+        // A step publishes one version; the first begins with version 0.
+        given.begun_with = u32::try_from(step.saturating_sub(1)).ok();
         let (key, name) = (Key::Recorded(run, step, group.0), Some(task.id.to_string()));
         Ok(Checked { key, task: Some(*task), name, episode, given })
     }

@@ -58,13 +58,14 @@ impl Input {
         Ok(input)
     }
 
-    /// The newest version that sampled anything: the one that the step begins with.
+    /// The version that the step begins with: the newest that sampled anything, or that a run's step began with.
     pub(super) fn version(&self) -> u32 {
         let sequences = self.groups.iter().flat_map(|g| &g.episodes).flat_map(|e| &e.sequences);
-        sequences.flat_map(|s| s.version()).copied().max().unwrap_or_default()
+        let begun_with = self.given.iter().flatten().filter_map(|given| given.begun_with);
+        sequences.flat_map(|s| s.version()).copied().chain(begun_with).max().unwrap_or_default()
     }
 
-    /// Tokens of which no version is told were sampled by the newest.
+    /// Tokens of which no version is told are on-policy.
     fn fill_versions(&mut self) {
         let newest = self.version();
         let episodes = self.groups.iter_mut().flat_map(|g| &mut g.episodes);

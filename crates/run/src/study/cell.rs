@@ -19,7 +19,7 @@ use tensor::Cpu;
 
 use super::gather;
 use crate::record::HELD_OUT;
-use crate::{Begin, Evaluator, Phase, Progress, RunError, Session, Settings, StepSummary, Trial};
+use crate::{Begin, Evaluator, Manifest, Phase, Progress, RunError, Session, Settings, StepSummary, Trial};
 
 const CELL: &str = "cell.json";
 const EVALS: &str = "evals.jsonl";
@@ -47,6 +47,8 @@ pub(super) struct Job<'a> {
     pub(super) model: &'a Path,
     /// Sampled tokens after which it ends; none for all steps.
     pub(super) budget: Option<u64>,
+    /// The study's first run, which every other must be made like.
+    pub(super) first: &'a Path,
 }
 
 /// How a run came out, if it is done.
@@ -97,8 +99,35 @@ fn open(job: &Job<'_>, cpu: Cpu, progress: &mut dyn Progress, cancel: &AtomicBoo
     if job.folder.exists() {
         std::fs::remove_dir_all(job.folder).map_err(|source| RunError::Io { path: job.folder.to_owned(), source })?;
     }
-    let begin = Begin { model: job.model, base: job.base, folder: job.folder, from: None, cpu };
-    Session::start(job.settings.clone(), begin, progress, cancel)
+    let begin = Begin { model: job.model, base: job.base, folder: job.folder, from: None, teacher: None, cpu };
+    let session = Session::start(job.settings.clone(), begin, progress, cancel)?;
+    if let Err(reason) = made_alike(job, session.folder())? {
+        drop(session);
+        // It has made no step, and no later try could go on with it.
+        std::fs::remove_dir_all(job.folder).map_err(|source| RunError::Io { path: job.folder.to_owned(), source })?;
+        return Err(RunError::Resume { path: job.folder.to_owned(), reason });
+    }
+    Ok(session)
+}
+
+/// Whether a new run begins with what the study's first one began with; if not, what differs.
+fn made_alike(job: &Job<'_>, run: &RunDir) -> Result<Result<(), String>, StoreError> {
+    if job.first == job.folder {
+        return Ok(Ok(()));
+    }
+    let first: Option<Manifest> = RunDir::read(job.first)?.read_json(MANIFEST)?;
+    let (Some(a), Some(b)) = (first, run.read_json::<Manifest>(MANIFEST)?) else { return Ok(Ok(())) };
+    for (what, was, is) in [
+        ("program version", &a.version, &b.version),
+        ("weights", &a.weights, &b.weights),
+        ("tokenizer", &a.tokenizer, &b.tokenizer),
+        ("data", &a.data, &b.data),
+    ] {
+        if was != is {
+            return Ok(Err(format!("its {what} is not that of the study's first run: needed `{was}`, got `{is}`")));
+        }
+    }
+    Ok(Ok(()))
 }
 
 fn is_run(folder: &Path) -> Result<bool, StoreError> {
@@ -204,8 +233,8 @@ fn seal(job: &Job<'_>, outcome: &Outcome) -> Result<(), RunError> {
     let settings = Settings { steps: outcome.step, ..job.settings.clone() };
     let toml = settings.to_toml()?;
     run.write_settings(&toml)?;
-    if let Some(manifest) = run.read_json::<crate::Manifest>(MANIFEST)? {
-        run.write_json(MANIFEST, &crate::Manifest { settings: hash_bytes(toml.as_bytes()), ..manifest })?;
+    if let Some(manifest) = run.read_json::<Manifest>(MANIFEST)? {
+        run.write_json(MANIFEST, &Manifest { settings: hash_bytes(toml.as_bytes()), ..manifest })?;
     }
     run.export(&settings)?;
     let summary = run.summary()?.unwrap_or_default();

@@ -98,7 +98,10 @@ pub(super) fn report(study: &Study) -> Result<Report, StudyError> {
     let settings = plan.baseline()?;
     let budget_from = match plan.tokens {
         Some(_) => "as named".to_owned(),
-        None => format!("what lag 0 / none with seed {seed} sampled in {} steps", settings.steps),
+        None => {
+            let n_steps = runs.first().and_then(|r| r.steps.last()).map_or(0, |s| s.step);
+            format!("what lag 0 / none with seed {seed} sampled in {n_steps} steps")
+        }
     };
     let held_out = runs.first().map_or(&[][..], |r| &r.held_out);
     let setup = Setup {

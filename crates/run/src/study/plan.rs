@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use algo::TeacherRule;
 use eval::study::{Cell, NONE};
 use loss::Correction;
 use serde::{Deserialize, Serialize};
@@ -99,7 +100,7 @@ impl Plan {
     ///
     /// - Errors: [`StudyError::Run`] naming the cell that cannot run.
     pub fn settings_of(&self, cell: &Cell, seed: u64) -> Result<Settings, StudyError> {
-        let failed = |source| StudyError::Run { cell: cell.clone(), seed, source };
+        let failed = |e| StudyError::of_run(cell, seed, e);
         let mut file = RunFile::parse(&self.settings).map_err(failed)?;
         let table: Table = self.settings.parse().map_err(|e: toml::de::Error| refused(e.to_string()))?;
         let mut changes = vec![
@@ -150,6 +151,11 @@ impl Plan {
                 settings.steps,
                 settings.steps - 1
             ));
+        }
+        if self.seeds.len() == 1 {
+            notes.push(
+                "With one seed the intervals are over tasks alone: nothing is said about another seed.".to_owned(),
+            );
         }
         if settings.eval.every == 0 {
             notes.push(
@@ -222,6 +228,14 @@ fn check_settings(settings: &Settings) -> Result<(), StudyError> {
     let name = settings.algorithm.name();
     if settings.data.is_some() {
         return Err(refused(format!("`{name}` learns from given episodes, needed a run that samples its own")));
+    }
+    if settings.replay.is_some() {
+        return Err(refused(
+            "`[replay]` trains on more than what is generated, needed a run file without it".to_owned(),
+        ));
+    }
+    if let Some(TeacherRule::Model(model)) = settings.algorithm.algorithm().teacher() {
+        return Err(refused(format!("`algorithm.teacher` is `{model}`, needed an algorithm that learns from rewards")));
     }
     if settings.eval.tasks == 0 {
         return Err(refused("`eval.tasks` is 0, needed held-out tasks to compare by".to_owned()));

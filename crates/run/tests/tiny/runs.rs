@@ -69,7 +69,7 @@ impl Place {
             file.set(change).unwrap();
         }
         let (model, folder) = (self.model(), self.path(name));
-        let begin = Begin { model: &model, base: self.folder(), folder: &folder, from: None, cpu };
+        let begin = Begin { model: &model, base: self.folder(), folder: &folder, from: None, teacher: None, cpu };
         Session::start(file.resolve()?, begin, &mut Quiet, cancel)
     }
 

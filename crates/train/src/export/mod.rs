@@ -159,7 +159,8 @@ impl Source {
 
 /// Writes a policy to `target`, which must not exist: a folder, or for GGUF a file.
 ///
-/// `source` is the base model's folder or file; `base_name` is what a PEFT folder and a GGUF file call it.
+/// `source` is the base model's folder or file; `base_name` is what a PEFT folder and a GGUF file call it. A value head is
+/// left out: none of the formats has a place for one; [`crate::has_value_head`] tells whether a checkpoint has one.
 ///
 /// - Holds: the bytes depend on the policy, the source and `base_name` alone. On an error nothing is at `target`. A merged
 ///   weight is `W + (alpha / r) · B·A` rounded once to f32 ([`Merged`]): merged logits agree with unmerged ones to a few

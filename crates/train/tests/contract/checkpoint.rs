@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use policy::{Checkpoint, Learner, TokenGrads, TokenValues};
+use policy::{Checkpoint, Keep, Learner, Slot, TokenGrads, TokenValues};
 use surefoot_train::{Engine, Precision, Trainable};
 
 use crate::support::*;
@@ -94,12 +94,23 @@ fn spoil(path: &Path, how: &str) -> String {
 fn a_checkpoint_that_does_not_fit_is_named_and_changes_nothing() {
     for (family, adapted) in [("llama", false), ("gemma3", false), ("qwen2", true)] {
         let tiny = Tiny::load(family);
-        let mut trained = tiny.engine(adapted, &Machine::plain());
+        let mut trained = tiny.valued(adapted, &Machine::plain());
         (0..2).for_each(|i| train(&mut trained, i));
-        let mut engine = tiny.engine(adapted, &Machine::plain());
+        trained.keep(Slot::Reference, Keep::Now).unwrap();
+        let mut engine = tiny.valued(adapted, &Machine::plain());
         train(&mut engine, 7);
+        engine.keep(Slot::Teacher, Keep::Now).unwrap();
         let before = saved(&engine);
-        for file in ["weights.safetensors", "moment1.safetensors", "moment2.safetensors"] {
+        for file in [
+            "weights.safetensors",
+            "moment1.safetensors",
+            "moment2.safetensors",
+            "value.safetensors",
+            "value_moment1.safetensors",
+            "value_moment2.safetensors",
+            "kept_reference.safetensors",
+            "kept_reference_value.safetensors",
+        ] {
             for how in ["missing", "extra", "shape", "cut", "not a number", "gone"] {
                 let folder = tempfile::tempdir().unwrap();
                 trained.save(folder.path()).unwrap();
@@ -107,9 +118,17 @@ fn a_checkpoint_that_does_not_fit_is_named_and_changes_nothing() {
                 let error = engine.load(folder.path()).unwrap_err().to_string();
                 assert!(error.contains(&want), "{family}, `{file}` {how}: needed `{want}` in `{error}`");
                 assert_eq!(saved(&engine), before, "{family}, `{file}` {how}: the engine is as it was");
-                // Weights alone need only their own file.
-                if file != "weights.safetensors" {
-                    tiny.engine(adapted, &Machine::plain()).load_weights(folder.path()).unwrap();
+                // Weights alone need only their own files, and without a value head only the first.
+                match file {
+                    "weights.safetensors" => (),
+                    "value.safetensors" => {
+                        tiny.engine(adapted, &Machine::plain()).load_weights(folder.path()).unwrap();
+                        let read = engine.load_weights(folder.path());
+                        assert_eq!(read.is_ok(), how == "gone", "{family}, `{file}` {how}");
+                        assert!(how == "gone" || saved(&engine) == before, "{family}, `{file}` {how}");
+                        engine.load(write_folder(&before).path()).unwrap();
+                    }
+                    _ => tiny.valued(adapted, &Machine::plain()).load_weights(folder.path()).unwrap(),
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use episode::random::Stream;
 use loss::Top;
-use policy::{Checkpoint, Learner, TokenGrads, TokenValues, ValueAt};
-use surefoot_train::Engine;
+use policy::{Checkpoint, Learner, PolicyError, TokenGrads, TokenValues, ValueAt};
+use surefoot_train::{Engine, Precision, Trainable};
 
 use crate::support::*;
 
@@ -209,71 +209,241 @@ fn loss(engine: &mut Engine, groups: &[Vec<Line>], by: By) -> f64 {
     sum
 }
 
-/// The gradient, by file and tensor.
-fn gradient(engine: &mut Engine, groups: &[Vec<Line>], by: By) -> [Tensors; 2] {
-    let mut loss = |index: usize, _: &[TokenValues]| Ok(groups[index].iter().map(|line| part(line, by)).collect());
-    engine.forward_backward(&asking(groups, ValueAt::After, 0), &mut loss).unwrap();
+/// What an update would move along, by file and tensor.
+fn read_out(engine: &mut Engine) -> Vec<Tensors> {
     engine.update(&READ_OUT).unwrap();
     let folder = tempfile::tempdir().unwrap();
     engine.save(folder.path()).unwrap();
-    ["moment1.safetensors", "value_moment1.safetensors"].map(|file| read_tensors(&folder.path().join(file)))
+    let files = ["moment1.safetensors", "value_moment1.safetensors"].map(|file| folder.path().join(file));
+    files.iter().filter(|file| file.exists()).map(|file| read_tensors(file)).collect()
 }
 
-/// The slope of the loss in a direction, and what the gradient says it is.
+/// The slope of the loss in a direction that steps of this size show, and what the gradient says it is.
 ///
-/// - Shapes: `direction` gives each tensor's step, as large as the tensor itself times what it draws.
-fn slopes(tiny: &Tiny, adapted: bool, by: By, step: f64, direction: u64) -> (f64, f64) {
+/// The direction moves the tensors that are chosen, each by as much as it is large, times what is drawn.
+fn slopes(tiny: &Tiny, adapted: bool, by: By, size: f64, seed: u64, chosen: fn(&str) -> bool) -> (f64, f64) {
     let groups = named(groups(), 3);
-    let machine = Machine::plain();
-    let mut engine = tiny.valued(adapted, &machine);
-    let grads = gradient(&mut engine, &groups, by);
+    let mut engine = tiny.valued(adapted, &Machine::plain());
+    let mut part = |index: usize, _: &[TokenValues]| Ok(groups[index].iter().map(|line| part(line, by)).collect());
+    engine.forward_backward(&asking(&groups, ValueAt::After, 0), &mut part).unwrap();
+    let grads = read_out(&mut engine);
     let folder = tempfile::tempdir().unwrap();
     engine.save(folder.path()).unwrap();
     let files = ["weights.safetensors", "value.safetensors"].map(|file| folder.path().join(file));
     let weights = files.each_ref().map(|file| read_tensors(file));
-    let (mut said, mut ends) = (0.0, [0.0; 2]);
-    for (end, sign) in ends.iter_mut().zip([1.0, -1.0]) {
-        said = 0.0;
+    // Where the step to one side ends, and what the gradient says of the steps that were made, which are rounded.
+    let mut end = |step: f64| {
+        let mut said = 0.0;
         for ((file, weights), grads) in files.iter().zip(&weights).zip(&grads) {
             let mut moved = weights.clone();
-            for (index, (name, (_, values))) in moved.iter_mut().enumerate() {
-                let stream = Stream::new("direction", &[direction, index as u64]);
-                let size = (values.iter().map(|v| f64::from(v * v)).sum::<f64>() / values.len() as f64).sqrt();
+            for (index, (name, (_, values))) in moved.iter_mut().enumerate().filter(|(_, (name, _))| chosen(name)) {
+                let stream = Stream::new("direction", &[seed, index as u64]);
+                let rms = (values.iter().map(|v| f64::from(v * v)).sum::<f64>() / values.len() as f64).sqrt();
                 for (i, (value, grad)) in values.iter_mut().zip(&grads[name].1).enumerate() {
-                    let along = (stream.uniform(i as u64) * 2.0 - 1.0) * size;
                     let before = f64::from(*value);
-                    *value = (before + sign * step * along) as f32;
-                    // By the step that was made, which is rounded.
-                    said += f64::from(*grad) * (f64::from(*value) - before) / (sign * step);
+                    *value = (before + step * rms * (stream.uniform(i as u64) * 2.0 - 1.0)) as f32;
+                    said += f64::from(*grad) * (f64::from(*value) - before);
                 }
             }
             write_tensors(file, &moved);
         }
         engine.load_weights(folder.path()).unwrap();
-        *end = loss(&mut engine, &groups, by);
-    }
-    ((ends[0] - ends[1]) / (2.0 * step), said)
+        (loss(&mut engine, &groups, by), said)
+    };
+    let mut slope = |step: f64| {
+        let (up, down) = (end(step), end(-step));
+        ((up.0 - down.0) / (2.0 * step), (up.1 - down.1) / (2.0 * step))
+    };
+    // Two steps together leave out what a third derivative adds.
+    let (wide, narrow) = (slope(size), slope(size / 2.0));
+    ((4.0 * narrow.0 - wide.0) / 3.0, narrow.1)
 }
 
-/// Values and log-probabilities carry a rounding of about 3e-7 each; some hundreds of them in random directions over twice
-/// the step leave 1e-3 of a slope of order 1, and the third derivative as much again.
+/// How far slopes of order 10 may be off: some thousand values and log-probabilities, each rounded by about 3e-7, over
+/// steps of 2e-3 leave some thousandths, and the fifth derivative as much again.
+const OFF: f64 = 2e-3;
+
 #[test]
 fn derivatives_by_values_and_named_tokens_match_finite_differences() {
     let mut worst = 0.0_f64;
-    for family in ["llama", "smollm2", "qwen2", "qwen3", "gemma3"] {
-        let tiny = Tiny::load(family);
+    let mut check = |tiny: &Tiny, adapted: bool, by: By, size: f64, chosen: fn(&str) -> bool| {
+        for seed in 0..2 {
+            let (slope, said) = slopes(tiny, adapted, by, size, seed, chosen);
+            let off = (slope - said).abs() / (10.0 + said.abs());
+            let what = format!("{} in {:?}, adapted {adapted}, by {by:?}", tiny.config.family, tiny.precision);
+            assert!(off < OFF, "{what}: {slope} is not {said}");
+            assert!(said.abs() > 1e-2, "{what}: the direction says something");
+            worst = worst.max(off);
+        }
+    };
+    for family in ["llama", "qwen2", "qwen3", "gemma3"] {
         for adapted in [false, true] {
-            for by in [By::Values, By::Tops] {
-                for direction in 0..3 {
-                    for h in [1e-2, 3e-3, 1e-3, 3e-4, 1e-4] { let (slope, said) = slopes(&tiny, adapted, by, h, direction); println!("   {h} {slope} {said} {}", (slope-said).abs()/(1.0+said.abs())); }
-                    let (slope, said) = slopes(&tiny, adapted, by, 3e-3, direction);
-                    let off = (slope - said).abs() / (1.0 + said.abs());
-                    worst = worst.max(off);
-                    println!("{family} {adapted} {by:?}: {slope:.6} {said:.6}");
-                    assert!(off < 3e1, "{family}, adapted {adapted}, by {by:?}: {slope} is not {said}");
-                }
-            }
+            let tiny = Tiny::load(family);
+            check(&tiny, adapted, By::Values, 4e-3, |_| true);
+            check(&tiny, adapted, By::Tops, 4e-3, |_| true);
+            // In bf16 the blocks' products go in stairs; past them, the final norm and the value head are f32.
+            let tiny = Tiny::in_precision(family, Precision::Bf16);
+            let past = |name: &str| name.starts_with("value_head") || name == "model.norm.weight";
+            check(&tiny, adapted, By::Values, 4e-3, past);
         }
     }
     println!("slopes differ by at most {worst:.1e}");
+}
+
+/// A derivative by a named token is that by a trained one, whose gradients the reference has confirmed.
+#[test]
+fn a_named_token_pulls_as_a_trained_one_does() {
+    in_both_precisions(|tiny, adapted, what| {
+        let pull = |groups: &[Vec<Line>], grads: &dyn Fn(&Line) -> TokenGrads| {
+            let mut engine = tiny.engine(adapted, &Machine::plain());
+            let mut loss = |index: usize, _: &[TokenValues]| Ok(groups[index].iter().map(grads).collect());
+            engine.forward_backward(&asking(groups, ValueAt::Nowhere, 0), &mut loss).unwrap();
+            read_out(&mut engine)
+        };
+        let worth = |line: &Line| -> Vec<f32> {
+            let stream = Stream::new("worth", &[u64::from(line.tokens[0]), line.tokens.len() as u64]);
+            (0..line.tokens.len() as u64).map(|i| stream.uniform(i) as f32 - 0.5).collect()
+        };
+        // Every trained token, named as itself.
+        let itself = named(groups(), 1);
+        let want = pull(&groups(), &|line| TokenGrads::of(worth(line)));
+        let zeros = |line: &Line| vec![0.0; line.tokens.len()];
+        let got = pull(&itself, &|line| TokenGrads { dtop: worth(line), ..TokenGrads::of(zeros(line)) });
+        assert!(got == want, "{what}");
+        // Another token than the one that is there, at the end, where nothing comes after it.
+        let ends =
+            |said: u32| (0..5).map(|i| vec![Line::new(&tokens(i, 8 + 9 * i as usize), &[said])]).collect::<Vec<_>>();
+        let other = |mut line: Line| {
+            line.top = Some(Top { k: 2, ids: [3, 29].repeat(line.tokens.len()), logp: Vec::new() });
+            line
+        };
+        let others: Vec<Vec<Line>> = ends(7).into_iter().map(|group| group.into_iter().map(other).collect()).collect();
+        let by_second = |line: &Line| worth(line).iter().flat_map(|w| [0.0, *w]).collect();
+        let got = pull(&others, &|line| TokenGrads { dtop: by_second(line), ..TokenGrads::of(zeros(line)) });
+        assert!(got == pull(&ends(29), &|line| TokenGrads::of(worth(line))), "{what}");
+    });
+}
+
+#[test]
+fn a_value_head_learns_beside_adapters_and_beside_full_weights() {
+    in_both_precisions(|tiny, adapted, what| {
+        let bare = tiny.engine(adapted, &Machine::plain());
+        let mut engine = tiny.engine(adapted, &Machine::plain()).with_value_head();
+        let head = engine.value_head().unwrap();
+        assert!(head.weight().iter().all(|w| *w == 0.0) && head.bias() == 0.0, "{what}: it starts at exactly 0");
+        assert_eq!(engine.n_trainable(), bare.n_trainable() + tiny.config.width + 1, "{what}");
+        let error = |engine: &mut Engine| -> f64 {
+            let groups = groups();
+            let values = engine.forward(&asking(&groups, ValueAt::Before, 0)).unwrap();
+            let lines = groups.iter().flatten().zip(values.iter().flatten());
+            let trained = lines.flat_map(|(l, v)| l.trained.iter().zip(&v.value)).filter(|(trained, _)| **trained);
+            trained.map(|(_, v)| f64::from((v - 0.3) * (v - 0.3))).sum()
+        };
+        let before = error(&mut engine);
+        for _ in 0..12 {
+            let mut loss = |_: usize, values: &[TokenValues]| {
+                let pull = |v: &TokenValues| v.value.iter().map(|v| 0.1 * (v - 0.3)).collect();
+                let one = |v: &TokenValues| TokenGrads { dvalue: pull(v), ..TokenGrads::of(vec![0.0; v.logp.len()]) };
+                Ok(values.iter().map(one).collect())
+            };
+            engine.forward_backward(&asking(&groups(), ValueAt::Before, 0), &mut loss).unwrap();
+            engine.update(&step()).unwrap();
+        }
+        let after = error(&mut engine);
+        assert!(after < 0.8 * before, "{what}: {before} to {after}");
+        let head = engine.value_head().unwrap();
+        assert!(head.weight().iter().any(|w| *w != 0.0) && head.bias() != 0.0, "{what}");
+    });
+}
+
+#[test]
+fn weight_decay_pulls_the_value_vector_and_not_its_bias() {
+    let tiny = Tiny::load("llama");
+    let mut engine = tiny.valued(true, &Machine::plain());
+    let before = engine.value_head().unwrap().clone();
+    let mut loss =
+        |_: usize, values: &[TokenValues]| Ok(values.iter().map(|v| TokenGrads::of(vec![0.0; v.logp.len()])).collect());
+    engine.forward_backward(&asking(&groups(), ValueAt::Nowhere, 0), &mut loss).unwrap();
+    engine.update(&step()).unwrap();
+    let after = engine.value_head().unwrap();
+    assert_eq!(after.bias(), before.bias());
+    for (after, before) in after.weight().iter().zip(before.weight()) {
+        assert_eq!(*after, before * (1.0 - 1e-2 * 0.1) as f32);
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_by_name() {
+    let tiny = Tiny::load("llama");
+    let mut engine = tiny.engine(true, &Machine::plain());
+    let line = || Line::new(&[1, 2], &[3]);
+    let refused = |engine: &mut Engine, line: Line, value: ValueAt, top_k: usize, banned: &[u32]| {
+        let groups = [vec![line]];
+        let mut batch = batch(&groups, 1.0, banned);
+        (batch.want.value, batch.want.top_k) = (value, top_k);
+        let mut loss = |_: usize, _: &[TokenValues]| -> Result<Vec<TokenGrads>, PolicyError> { unreachable!() };
+        let errors = [engine.forward(&batch).unwrap_err(), engine.forward_backward(&batch, &mut loss).unwrap_err()];
+        let [first, second] = errors.map(|error| error.to_string());
+        assert_eq!(first, second);
+        first
+    };
+    let named = |k: usize, ids: &[u32]| Line { top: Some(Top { k, ids: ids.to_vec(), logp: Vec::new() }), ..line() };
+    let nowhere = ValueAt::Nowhere;
+    for (got, want) in [
+        (refused(&mut engine, line(), ValueAt::Before, 0, &[]), "values are asked of a policy without a value head"),
+        (
+            refused(&mut engine, line(), nowhere, 97, &[5, 5, 200]),
+            "the 97 most likely tokens are asked of a policy that has 96",
+        ),
+        (
+            refused(&mut engine, named(1, &[1; 3]), nowhere, 2, &[]),
+            "tokens are named for a sequence in a batch that asks for the most likely ones",
+        ),
+        (refused(&mut engine, named(2, &[1; 5]), nowhere, 0, &[]), "`top` has 5 tokens, needed 2 for each of 3"),
+        (refused(&mut engine, named(0, &[]), nowhere, 0, &[]), "`top` has 0 tokens, needed 1 for each of 3"),
+        (refused(&mut engine, named(1, &[0, 0, 97]), nowhere, 0, &[]), "token 97 is outside the vocabulary of 97"),
+        (refused(&mut engine, named(1, &[0, 0, 9]), nowhere, 0, &[9]), "token 9 is named but banned from the policy"),
+    ] {
+        assert_eq!(got, want);
+    }
+    let mut engine = engine.with_value_head();
+    let mut answered = |grads: TokenGrads, top_k: usize, want: &str| {
+        let groups = if top_k == 0 { [vec![named(2, &[5; 6])]] } else { [vec![line()]] };
+        let mut loss = |_: usize, _: &[TokenValues]| Ok(vec![grads.clone()]);
+        let error = engine.forward_backward(&asking(&groups, ValueAt::After, top_k), &mut loss).unwrap_err();
+        assert_eq!(error.to_string(), want);
+    };
+    let zeros = |n: usize| vec![0.0; n];
+    let full = || TokenGrads::of(zeros(3));
+    let at = "of group 0, sequence 0 has";
+    answered(TokenGrads::of(zeros(2)), 0, &format!("`dlogp` {at} 2 entries, needed 3"));
+    answered(TokenGrads { dentropy: zeros(4), ..full() }, 0, &format!("`dentropy` {at} 4 entries, needed 3"));
+    answered(TokenGrads { dvalue: zeros(1), ..full() }, 0, &format!("`dvalue` {at} 1 entries, needed 3"));
+    answered(TokenGrads { dtop: zeros(5), ..full() }, 0, &format!("`dtop` {at} 5 entries, needed 6"));
+    answered(TokenGrads { dtop: zeros(6), ..full() }, 2, &format!("`dtop` {at} 6 entries, needed 0"));
+    let groups = [vec![line(), line()]];
+    let mut one = |_: usize, _: &[TokenValues]| Ok(vec![full()]);
+    let error = engine.forward_backward(&asking(&groups, ValueAt::After, 0), &mut one).unwrap_err();
+    assert_eq!(error.to_string(), "group 0 has 1 derivatives for 2 sequences");
+}
+
+#[test]
+fn a_value_that_is_not_a_number_says_where() {
+    let tiny = Tiny::load("llama");
+    let weights = (tiny.config.clone(), tiny.params.clone());
+    let machine = Machine::plain();
+    let frozen = Engine::new(machine.cpu(), weights, None, Trainable::Frozen {}, machine.settings.clone(), 1).unwrap();
+    let mut engine = frozen.with_value_head();
+    assert_eq!(engine.n_trainable(), 0, "a frozen policy may have a value head that scores");
+    let folder = tempfile::tempdir().unwrap();
+    engine.save(folder.path()).unwrap();
+    let file = folder.path().join("value.safetensors");
+    let mut head = read_tensors(&file);
+    // Two finite weights whose products overflow.
+    head.get_mut("value_head.weight").unwrap().1.fill(f32::MAX);
+    write_tensors(&file, &head);
+    engine.load_value_head(folder.path()).unwrap();
+    let groups = [vec![Line::new(&[1, 2], &[3])]];
+    let error = engine.forward(&asking(&groups, ValueAt::Before, 0)).unwrap_err().to_string();
+    assert_eq!(error, "a value is not finite at group 0, sequence 0, token 2");
 }

@@ -15,6 +15,7 @@ mod bits;
 mod checkpoint;
 mod gradients;
 mod heads;
+mod kept;
 mod limits;
 mod random;
 mod record;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use policy::{Job, Learner, Sampling, TokenGrads, TokenValues};
+use policy::{Job, Learner, Sampling, TokenGrads, TokenValues, ValueAt};
 use surefoot_train::{Engine, Trainable};
 use tensor::Isa;
 
@@ -39,7 +39,8 @@ fn the_contract_holds_on_the_real_model() {
     let weights = model::load(&path).unwrap();
     let engine = |machine: &Machine| {
         let trainable = Trainable::Lora { rank: 8, alpha: 16.0, targets: vec!["all".to_owned()] };
-        Engine::new(machine.cpu(), weights.clone(), None, trainable, machine.settings.clone(), 1).unwrap()
+        let (weights, settings) = (weights.clone(), machine.settings.clone());
+        Engine::new(machine.cpu(), weights, None, trainable, settings, 1).unwrap().with_value_head()
     };
     let roomy = |change: fn(&mut surefoot_train::EngineSettings)| {
         Machine::new(|s| {
@@ -53,7 +54,8 @@ fn the_contract_holds_on_the_real_model() {
     others.extend(narrow.map(|isa| Machine { isa, n_threads: 1, ..plain.clone() }));
 
     let jobs = jobs();
-    // A step of training first, so that the adapter does something, then samples, their values and one more step.
+    // A step of training first, so that the adapter and the value head do something, then samples, their values and one
+    // more step.
     let run = |machine: &Machine| {
         let mut engine = engine(machine);
         let groups: Vec<Vec<Line>> = (0..2)
@@ -61,10 +63,11 @@ fn the_contract_holds_on_the_real_model() {
             .collect();
         let train = |engine: &mut Engine| {
             let mut loss = |index: usize, values: &[TokenValues]| {
-                let pull = |v: &TokenValues| vec![0.02 * (index as f32 - 0.3); v.logp.len()];
-                Ok(values.iter().map(|v| TokenGrads::of(pull(v))).collect())
+                let pull = |list: &[f32]| vec![0.02 * (index as f32 - 0.3); list.len()];
+                let one = |v: &TokenValues| TokenGrads { dvalue: pull(&v.value), ..TokenGrads::of(pull(&v.logp)) };
+                Ok(values.iter().map(one).collect())
             };
-            engine.forward_backward(&batch(&groups, 1.0, &[]), &mut loss).unwrap();
+            engine.forward_backward(&asking(&groups, ValueAt::After, 0), &mut loss).unwrap();
             engine.update(&step()).unwrap();
         };
         train(&mut engine);
@@ -76,13 +79,16 @@ fn the_contract_holds_on_the_real_model() {
             let values = engine.forward(&batch(&group, temperature, &s.banned)).unwrap().remove(0).remove(0);
             assert_eq!(bits(&values.logp[job.prompt.len()..]), said.logp, "job {}: recorded and trained", job.id);
         }
+        let likely = engine.forward(&asking(&groups, ValueAt::Before, 100)).unwrap();
+        let likely: Vec<Found> = likely.iter().flatten().map(found).collect();
         train(&mut engine);
-        (said, saved(&engine))
+        (said, likely, saved(&engine))
     };
     let want = run(&plain);
     for machine in &others {
         let got = run(machine);
         same(&got.0, &want.0, &format!("{machine:?}"));
-        assert!(got.1 == want.1, "the weights after two updates, {machine:?}");
+        assert!(got.1 == want.1, "values and most likely tokens, {machine:?}");
+        assert!(got.2 == want.2, "the weights after two updates, {machine:?}");
     }
 }

@@ -365,6 +365,15 @@ pub(crate) fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     std::fs::read_dir(folder).unwrap().map(|e| read(e.unwrap().path())).collect()
 }
 
+/// A folder with these files.
+pub(crate) fn write_folder(files: &BTreeMap<String, Vec<u8>>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
 pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 pub(crate) fn read_tensors(path: &Path) -> Tensors {

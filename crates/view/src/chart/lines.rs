@@ -43,7 +43,9 @@ pub(crate) fn draw_lines(label: &str, lines: &[Line], bounds: Option<(f64, f64)>
         let (below, number) = (at + 3.5, short(tick));
         put(&mut svg, format_args!("<text class=\"y\" x=\"{text}\" y=\"{below:.1}\">{number}</text>"));
     }
-    for tick in ticks(0.0, last, 4) {
+    // Where everything stands at a whole number, as versions and tokens do, nothing stands between.
+    let whole = lines.iter().flat_map(|l| &l.points).all(|p| p.x.fract() == 0.0);
+    for tick in ticks(0.0, last, 4).into_iter().filter(|t| !whole || t.fract() == 0.0) {
         let (at, below, number) = (x(tick), HEIGHT - 8.0, short(tick));
         put(&mut svg, format_args!("<text class=\"x\" x=\"{at:.1}\" y=\"{below}\">{number}</text>"));
     }
