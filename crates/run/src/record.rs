@@ -323,6 +323,23 @@ fn metrics(
     put("n_episodes", Some(n));
     put("n_tokens", Some(lengths.iter().sum()));
     put("skipped", Some(f64::from(reports.is_empty())));
+    let corrects = signals.loss.correction.name() != "none";
+    // Of what only some runs have, the others' lines say nothing.
+    for (key, value) in [
+        ("ess", over_all.ess.filter(|_| corrects)),
+        ("correction_mean", over_all.correction.filter(|_| corrects)),
+        ("silent_share", over_all.silent_share.filter(|share| *share > 0.0)),
+        ("kl_ref", over_all.ref_kl),
+        ("loss_value", over_all.explained_variance.map(|_| over_all.loss_value)),
+        ("explained_variance", over_all.explained_variance),
+        ("value_clip_share", over_all.value_clip_share),
+        ("pair_accuracy", over_all.pair_accuracy),
+        ("pair_margin", over_all.pair_margin),
+    ] {
+        if let Some(value) = value.filter(|v| v.is_finite()) {
+            all.insert(key.to_owned(), value.into());
+        }
+    }
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
     for episode in &episodes {
         if let Outcome::Failed { stage, cause } = &episode.outcome {
