@@ -69,6 +69,12 @@ pub enum LossError {
         /// Position in the sequence.
         token: usize,
     },
+    /// A value loss beside a term that has the value head score.
+    #[error("a value loss does not go with `{term}`, which has the value head score whole sequences")]
+    TwoHeads {
+        /// The term.
+        term: &'static str,
+    },
     /// The reduction divides by something that the term has not.
     #[error("reduction `pair_mean` divides by pairs, needed a term that makes some, got `{term}`")]
     NoPairs {

@@ -73,6 +73,7 @@ mod metrics;
 mod reduction;
 mod row;
 mod select;
+mod share;
 mod term;
 mod value;
 
@@ -123,7 +124,8 @@ impl Loss {
     /// Checks every range, and that term and reduction go together.
     ///
     /// - Errors: [`LossError::Setting`] naming the setting, what is needed and what was given; [`LossError::NoPairs`] when
-    ///   pairs are counted and the term makes none.
+    ///   pairs are counted and the term makes none; [`LossError::TwoHeads`] when term and value loss ask one head for two
+    ///   things.
     pub fn check(&self) -> Result<(), LossError> {
         self.term.rule().check()?;
         self.correction.rule().check()?;
@@ -136,6 +138,9 @@ impl Loss {
         }
         if let Some(value) = &self.value {
             value.check()?;
+            if self.term.rule().needs().value {
+                return Err(LossError::TwoHeads { term: self.term.name() });
+            }
         }
         let c = self.entropy_coefficient;
         error::setting("entropy.coefficient", c, c >= 0.0 && c.is_finite(), "a finite number at least 0")

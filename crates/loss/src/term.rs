@@ -6,8 +6,6 @@ use crate::error::setting;
 use crate::exp::exp;
 use crate::{LossError, Row};
 
-mod share;
-
 table! {
     /// What is descended.
     Term, rule TermRule, tag "kind", in "term", {

@@ -1,9 +1,9 @@
 //! Faults met in this field, each as a test of the loss; the names carry the case's number.
 
 use surefoot_loss::{
-    Correction, Decoupled, Distill, Dpo, Estimator, GroupLoss, Kl, Loss, LossError, Nll, Old, Pair, PolicyGradient,
-    Reduction, Reinforce, Row, Signal, Sums, Teacher, Term, TokenTis, TokenValues, Totals, ValueLoss, ValueTarget,
-    evaluate,
+    BradleyTerry, Correction, Decoupled, Distill, Dpo, Estimator, GroupLoss, Kl, Loss, LossError, Nll, Old, Pair,
+    PolicyGradient, Reduction, Reinforce, Row, Signal, Sums, Teacher, Term, TokenTis, TokenValues, Totals, ValueLoss,
+    ValueTarget, evaluate,
 };
 
 /// One sequence: trained mask, log π, log μ, advantage; every token weighs 1.
@@ -470,6 +470,12 @@ fn settings_outside_their_range_are_named() {
         message(&pairs),
         "reduction `pair_mean` divides by pairs, needed a term that makes some, got `policy_gradient`"
     );
+    let both = |l: &mut Loss| {
+        l.term = Term::BradleyTerry(BradleyTerry {});
+        l.value = Some(ValueLoss { clip: None, coefficient: 1.0 });
+    };
+    let want = "a value loss does not go with `bradley_terry`, which has the value head score whole sequences";
+    assert_eq!(message(&both), want);
     let horizon = |l: &mut Loss| l.reduction = Reduction::FixedHorizon { horizon: 0 };
     assert_eq!(message(&horizon), "`horizon` is 0, needed a whole number at least 1");
 }

@@ -1,8 +1,6 @@
 //! What is told of a step whose tokens older policies may have sampled: how old they are, how the rollouts ran ahead, and
 //! who was trained on when.
 
-use std::collections::BTreeMap;
-
 use algo::Signals;
 use episode::{Group, Sequence};
 use loss::{Correction, Term};
@@ -38,8 +36,8 @@ impl Schedule {
     /// Adds its numbers to a step's.
     pub(crate) fn measure(&self, collected: &Collected, version: u32, metrics: &mut Map<String, Value>) {
         let sequences = collected.groups.iter().flat_map(|g| &g.episodes).flat_map(|e| &e.sequences);
-        let lags: BTreeMap<String, u64> = lag(sequences, version).iter().map(|(l, n)| (l.to_string(), *n)).collect();
-        metrics.insert("lags".to_owned(), json!(lags));
+        let lags: Map<String, Value> = lag(sequences, version).iter().map(|(l, n)| (l.to_string(), json!(n))).collect();
+        metrics.insert("lags".to_owned(), lags.into());
         metrics.insert("held_up".to_owned(), self.n_held_up.into());
         metrics.insert("n_in_flight".to_owned(), collected.flight.n_aside().into());
         metrics.insert("n_queued".to_owned(), collected.flight.n_queued().into());

@@ -12,13 +12,15 @@ mod runs;
 mod tiny;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use episode::{Episode, Group};
+use policy::{Ask, Checkpoint, Under, values};
 use runs::{StopAt, column, cpu, fingerprint};
 use serde_json::Value;
 use store::{RunDir, hash_bytes};
-use surefoot_run::{Ended, Phase, Quiet, RunError};
+use surefoot_run::{Ended, Phase, Progress, Quiet, RunError, StepSummary};
 use tensor::Isa;
 use tiny::Place;
 
@@ -124,4 +126,84 @@ fn j1_i4_a_run_ahead_stopped_anywhere_and_resumed_ends_in_the_same_bits() {
         assert_eq!(fingerprint(&run)[1..], fingerprint(&whole)[1..], "{name}");
         assert_eq!(file(&run, "schedule.jsonl"), file(&whole, "schedule.jsonl"), "{name}");
     }
+}
+
+/// Ends the process, as far as a test can: nothing is written any more.
+struct Killed(u64);
+
+impl Progress for Killed {
+    fn step(&mut self, summary: &StepSummary) {
+        assert_ne!(summary.step, self.0, "killed");
+    }
+}
+
+#[test]
+fn j1_a_run_ahead_killed_between_checkpoints_and_resumed_ends_in_the_same_bits() {
+    let place = Place::new();
+    let changes = with(&["max_lag=2", "checkpoint.every=3", "replay={ own_steps = 2 }"]);
+    let whole = place.run("whole", cpu(Isa::best(), 2), &changes);
+    for step in [2, 5, 9] {
+        let name = format!("killed in {step}");
+        let cancel = AtomicBool::new(false);
+        let mut session = place.start(&name, cpu(Isa::best(), 2), &changes, &cancel).unwrap();
+        let died = catch_unwind(AssertUnwindSafe(|| session.run(&mut Killed(step), &cancel)));
+        assert!(died.is_err());
+        drop(session);
+        // What came after the last checkpoint is there, half a step of it, and is done again.
+        let run = RunDir::read(&place.path(&name)).unwrap();
+        assert_eq!(run.episode_steps().unwrap().last(), Some(&step));
+        let checkpoint = run.checkpoints().latest().unwrap();
+        assert_eq!(checkpoint.as_ref().map_or(0, |c| c.step), (step - 1) / 3 * 3);
+        assert_eq!(checkpoint.is_some_and(|c| c.path.join("in_flight.jsonl").exists()), step > 3);
+        let mut session = place.resume(&name, cpu(Isa::best(), 1), &cancel).unwrap();
+        assert_eq!(session.run(&mut Quiet, &cancel).unwrap(), Ended::Finished);
+        drop(session);
+        let run = RunDir::read(&place.path(&name)).unwrap();
+        assert_eq!(fingerprint(&run), fingerprint(&whole), "{name}");
+        assert_eq!(file(&run, "schedule.jsonl"), file(&whole, "schedule.jsonl"), "{name}");
+    }
+}
+
+#[test]
+fn lag_that_is_held_is_that_of_every_token_once_it_is_there() {
+    let place = Place::new();
+    let run = place.run("run", cpu(Isa::best(), 2), &with(&["max_lag=3", "control.hold_lag=true", "steps=7"]));
+    let (mean, max) = (column(&run, "lag_mean"), column(&run, "lag_max"));
+    assert_eq!(mean, [0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0]);
+    assert_eq!(max, mean);
+    assert_eq!(column(&run, "n_in_flight"), [0.0; 7]);
+    assert_eq!(column(&run, "n_queued"), [12.0, 12.0, 12.0, 12.0, 8.0, 4.0, 0.0]);
+}
+
+/// CASES C16: what a token was recorded with is what the version that sampled it thinks of it after everything before it,
+/// also where an older version sampled that: nothing computed under one version's weights is used under another's.
+#[test]
+fn c15_c16_a_token_is_sampled_by_one_version_alone_whatever_it_goes_on_from() {
+    let place = Place::new();
+    let changes = with(&["max_lag=2", "checkpoint.every=1", "checkpoint.keep_last=20", "steps=6"]);
+    let run = place.run("run", cpu(Isa::best(), 2), &changes);
+    let cancel = AtomicBool::new(false);
+    let mut session = place.start("other", cpu(Isa::best(), 2), &changes, &cancel).unwrap();
+    let banned = session.state.banned.clone();
+    let (mut n_alike, mut n_across) = (0, 0);
+    for version in 1..6_u32 {
+        let checkpoint = run.checkpoints().at(u64::from(version)).unwrap();
+        session.engine.load(&checkpoint.path).unwrap();
+        for (_, group) in episodes(&run) {
+            let groups = [group];
+            let found = values(&mut session.engine, &Ask::plain(Under::Now), &groups, 1.0, &banned).unwrap();
+            for (episode, found) in groups[0].episodes.iter().zip(&found[0]) {
+                let (s, thinks) = (&episode.sequences[0], &found[0].logp);
+                for t in (0..s.len()).filter(|t| s.sampled()[*t] && s.version()[*t] == version) {
+                    assert_eq!(s.logp()[t].to_bits(), thinks[t].to_bits(), "token {t} of version {version}");
+                    n_alike += 1;
+                    n_across += usize::from(s.version()[t - 1] < version && s.sampled()[t - 1]);
+                }
+            }
+        }
+    }
+    assert!(
+        n_alike > 1000 && n_across > 20,
+        "{n_alike} tokens, {n_across} of them the first after a change of weights"
+    );
 }

@@ -188,7 +188,7 @@ fn program() -> BTreeMap<String, (Sample, Keys)> {
     for (name, text) in [
         ("control", format!("{LEAST}[control]\ncoin_flips = true\n")),
         ("data", LEAST_SFT.to_owned()),
-        ("replay", format!("{LEAST}[replay]\nown_steps = 2\n")),
+        ("replay", format!("{LEAST}[replay]\nfrom = ['r']\nown_steps = 2\n")),
     ] {
         let sample = Sample::new(&text);
         let keys = table_keys(&sample, name);
@@ -303,6 +303,7 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
         "checkpoint.kl_every=1",
         "control.coin_flips=true",
         "max_idle_steps=9",
+        "max_lag=1",
     ] {
         file.set(change).unwrap();
     }

@@ -43,6 +43,9 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }
+    if located.learned.as_ref().is_some_and(|l| train::has_value_head(&l.weights)) {
+        context.note("its value head is left out: no format here has a place for one");
+    }
     let done = export(&engine, &located.path, &located.base_name(), &args.out, args.to)
         .map_err(|e| Failure::from(e).at(format!("`{}`", show(&args.out))))?;
     if context.json() {

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::share::{logistic, pairs, spread};
+use crate::share::{logistic, pairs, spread};
 use super::{Acts, Needs, TermGroup, TermRule, View};
 
 /// The preference loss −log σ(s⁺ − s⁻) of each pair.

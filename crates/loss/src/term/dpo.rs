@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::share::{logistic, pairs, spread, sum};
+use crate::share::{logistic, pairs, spread, sum};
 use super::{Acts, Needs, TermGroup, TermRule, View, check_positive};
 use crate::LossError;
 

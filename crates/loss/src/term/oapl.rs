@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::share::{episodes, spread, sum};
+use crate::share::{episodes, spread, sum};
 use super::{Acts, Needs, TermGroup, TermRule, View, check_positive};
 use crate::LossError;
 

@@ -229,7 +229,8 @@ pub(crate) fn losses(term: &Term, reduction: Reduction, correction: &Correction)
         kl: estimator.map(|estimator| Kl { estimator, coefficient: 0.25 }),
         entropy_coefficient,
         correction: correction.clone(),
-        value,
+        // One head does not score and estimate at once.
+        value: value.filter(|_| term.name() != "bradley_terry"),
     })
 }
 
