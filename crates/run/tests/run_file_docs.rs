@@ -294,7 +294,25 @@ fn the_example_on_the_page_runs() {
 #[test]
 fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
     let place = tiny::Place::new();
-    let (model, run) = (place.model(), place.path("run"));
+    let pair = r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#;
+    std::fs::write(place.path("pairs.jsonl"), pair).unwrap();
+    let critic = "algorithm={ kind = 'ppo', kl = { coefficient = 0.1, place = 'loss', estimator = 'k3' }, \
+                  value_clip = 0.2, correction = { rule = 'token_mask', low = 0.999, high = 1.001 } }";
+    let preference = ["algorithm.kind=dpo", "control.coin_flips=false", "max_lag=0", "data={ file = 'pairs.jsonl' }"];
+    let mut written = BTreeSet::new();
+    for (name, changes) in [("plain", &[][..]), ("critic", &[critic, "steps=3"]), ("preference", &preference)] {
+        written.extend(keys_written(&place, name, changes));
+    }
+    let rows = METRICS.lines().filter_map(|line| line.strip_prefix("| `"));
+    let explained: BTreeSet<String> = rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect();
+    let none: [&String; 0] = [];
+    assert_eq!(written.difference(&explained).collect::<Vec<_>>(), none, "written but not explained");
+    assert_eq!(explained.difference(&written).collect::<Vec<_>>(), none, "explained but not written");
+}
+
+/// The keys of all lines that a short run writes.
+fn keys_written(place: &tiny::Place, name: &str, changes: &[&str]) -> BTreeSet<String> {
+    let (model, run) = (place.model(), place.path(name));
     let mut file = RunFile::parse(LEAST).unwrap();
     for change in [
         "batch={ tasks = 2, group_size = 2 }",
@@ -304,7 +322,10 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
         "control.coin_flips=true",
         "max_idle_steps=9",
         "max_lag=1",
-    ] {
+    ]
+    .iter()
+    .chain(changes)
+    {
         file.set(change).unwrap();
     }
     let cancel = AtomicBool::new(false);
@@ -320,9 +341,5 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
         assert!(!lines.is_empty(), "{name}");
         written.extend(lines.iter().flat_map(Map::keys).cloned());
     }
-    let rows = METRICS.lines().filter_map(|line| line.strip_prefix("| `"));
-    let explained: BTreeSet<String> = rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect();
-    let none: [&String; 0] = [];
-    assert_eq!(written.difference(&explained).collect::<Vec<_>>(), none, "written but not explained");
-    assert_eq!(explained.difference(&written).collect::<Vec<_>>(), none, "explained but not written");
+    written
 }

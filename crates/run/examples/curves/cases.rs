@@ -65,7 +65,8 @@ const TWICE: &str = "algorithm.minibatch_groups=32";
 /// A step of as many given answers as others have attempts.
 const GIVEN: &str = "batch={ tasks = 512, group_size = 1 }";
 /// A step of as many given pairs, in two updates.
-const PAIRS: [&str; 3] = ["data.file=pairs.jsonl", "batch.tasks=256", "algorithm.minibatch_groups=128"];
+const PAIRS: [&str; 3] =
+    ["data.file=pairs.jsonl", "batch={ tasks = 256, group_size = 2 }", "algorithm.minibatch_groups=128"];
 
 /// Every algorithm, with its published setting but for what is named here.
 #[rustfmt::skip]

@@ -19,5 +19,6 @@ mod kept;
 mod limits;
 mod random;
 mod record;
+mod set_aside;
 mod smollm2;
 mod stops;

@@ -12,7 +12,7 @@ use text::Tokenizer;
 use crate::support::*;
 
 /// The letters `a` to `p`, then pairs of them: 48 tokens, as many as the model has.
-fn tokenizer(folder: &Path) -> Tokenizer {
+pub(crate) fn tokenizer(folder: &Path) -> Tokenizer {
     let letters: Vec<String> = ('a'..='p').map(String::from).collect();
     let pairs: Vec<(String, String)> = (0..32).map(|i| (letters[i / 8].clone(), letters[i % 8].clone())).collect();
     let all = letters.into_iter().chain(pairs.iter().map(|(a, b)| format!("{a}{b}")));
@@ -32,7 +32,7 @@ fn tokenizer(folder: &Path) -> Tokenizer {
     Tokenizer::from_folder(folder).unwrap()
 }
 
-fn engine(tokenizer: Arc<Tokenizer>) -> Engine {
+pub(crate) fn engine(tokenizer: Arc<Tokenizer>) -> Engine {
     let tiny = Tiny::load("llama_linear");
     let machine = Machine::plain();
     let weights = (tiny.config.clone(), tiny.params.clone());
