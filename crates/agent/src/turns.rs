@@ -83,12 +83,12 @@ impl Turns {
         n_given: usize,
         frame: &Frame,
         world: Box<dyn World>,
-    ) -> Result<Turns, Attempt> {
+    ) -> Result<Turns, Box<Attempt>> {
         let stream = stream(frame.run_seed, &attempt.key);
         let prompt = Vec::new().into();
         let mut turns = Turns { id, frame: frame.clone(), world, stream, prompt, turns_taken: 0, attempt };
         if turns.attempt.sequences.is_empty() {
-            return Err(turns.failed(Stage::Environment, Cause::new("record", "it has no sequence")));
+            return Err(Box::new(turns.failed(Stage::Environment, Cause::new("record", "it has no sequence"))));
         }
         let messages = turns.attempt.messages.clone();
         let mut rest = messages.iter().skip(n_given).peekable();
@@ -97,17 +97,17 @@ impl Turns {
             let answered = match turns.world.answer(&said.content) {
                 Ok(Reaction::Say(messages)) => messages,
                 Ok(Reaction::End) => Vec::new(),
-                Err(cause) => return Err(turns.failed(Stage::Environment, cause)),
+                Err(cause) => return Err(Box::new(turns.failed(Stage::Environment, cause))),
             };
             for message in &answered {
                 if rest.next_if_eq(&message).is_none() {
                     let text = "it answered otherwise when the attempt was taken up again";
-                    return Err(turns.failed(Stage::Environment, Cause::new("not_repeatable", text)));
+                    return Err(Box::new(turns.failed(Stage::Environment, Cause::new("not_repeatable", text))));
                 }
             }
             if answered.is_empty() || rest.peek().is_some_and(|m| m.role != Role::Assistant) {
                 let text = "it no longer answers what it answered before the attempt was set aside";
-                return Err(turns.failed(Stage::Environment, Cause::new("not_repeatable", text)));
+                return Err(Box::new(turns.failed(Stage::Environment, Cause::new("not_repeatable", text))));
             }
         }
         Ok(turns)
@@ -128,13 +128,13 @@ impl Turns {
     /// Takes what was sampled of the last job, which is set aside.
     ///
     /// - Errors: the attempt, failed, when the sampler cannot vouch for it; see [`Turns::feed`].
-    pub fn set_aside(mut self, part: &Sampled) -> Result<Turns, Attempt> {
+    pub fn set_aside(mut self, part: &Sampled) -> Result<Turns, Box<Attempt>> {
         if part.tokens.is_empty() && part.logp.is_empty() && part.logp_t1.is_empty() {
             return Ok(self);
         }
         match self.sequence().extend_sampled(&part.tokens, &part.logp, &part.logp_t1, part.version) {
             Ok(()) => Ok(self),
-            Err(error) => Err(self.failed(Stage::Sampler, Cause::new("bad_sample", error.to_string()))),
+            Err(error) => Err(Box::new(self.failed(Stage::Sampler, Cause::new("bad_sample", error.to_string())))),
         }
     }
 

@@ -380,8 +380,8 @@ impl Replayed {
             return self.library.read(index);
         }
         index -= self.library.n_groups();
-        let mut step = state.step + 1 - state.own.len() as u64;
-        for n in &state.own {
+        let first = state.step + 1 - state.own.len() as u64;
+        for (step, n) in (first..).zip(&state.own) {
             if (index as u64) < *n {
                 let group = self.run.episodes(step)?.into_iter().nth(index);
                 let path = self.run.path().to_owned();
@@ -390,7 +390,6 @@ impl Replayed {
                 return Ok((group, format!("step {step} group {index}")));
             }
             index -= *n as usize;
-            step += 1;
         }
         let (path, reason) = (self.run.path().to_owned(), "its state counts other groups than were written".to_owned());
         Err(RunError::Resume { path, reason })

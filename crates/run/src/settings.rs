@@ -403,7 +403,7 @@ impl Settings {
 
 #[cfg(test)]
 #[path = "../../env/src/broken.rs"]
-mod broken;
+pub(crate) mod broken;
 
 #[cfg(test)]
 mod tests {

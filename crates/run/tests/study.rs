@@ -369,7 +369,7 @@ fn a_run_that_would_begin_with_other_weights_is_refused() {
     let grid = Grid { lags: vec![0], n_seeds: 1, ..grid() };
     let study = Study::create(&place.path("study"), plan(&place, &[], grid).unwrap()).unwrap();
     let cancel = AtomicBool::new(false);
-    let mut run = || study.run(&study.next().unwrap().unwrap(), &place.model(), cpu(), &mut Quiet, &cancel);
+    let run = || study.run(&study.next().unwrap().unwrap(), &place.model(), cpu(), &mut Quiet, &cancel);
     run().unwrap();
     tiny::write(&place.model(), 2);
     let error = run().unwrap_err().to_string();

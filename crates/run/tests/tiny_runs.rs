@@ -68,7 +68,7 @@ fn bf16_runs_have_one_set_of_bits_and_the_first_ratio_is_one() {
 }
 
 #[test]
-fn nothing_that_only_uses_the_machine_changes_a_bit() {
+fn a12_a14_nothing_that_only_uses_the_machine_changes_a_bit() {
     let place = Place::new();
     let want = fingerprint(&place.run("plain", cpu(Isa::best(), 2), &[]));
     for (name, changes) in [

@@ -93,7 +93,7 @@ fn a_kl_in_the_reward_stays_with_its_token() {
 }
 
 #[test]
-fn b11_whitening_is_over_all_sampled_tokens_of_the_step_but_those_that_weigh_nothing() {
+fn b11_b14_whitening_is_over_all_sampled_tokens_of_the_step_but_those_that_weigh_nothing() {
     let mut groups = vec![group("a", &[1.0, 0.0]), group("b", &[0.5])];
     let all = |groups: &[Group]| {
         let got = signals("kind = 'reinforce_pp'\ntruncated = 'mask'", groups).unwrap();

@@ -116,7 +116,7 @@ fn named_tokens_are_those_of_the_values_at_hand() {
 }
 
 #[test]
-fn another_context_is_read_and_answers_are_at_the_places_of_the_sampled_tokens() {
+fn l7_a_teacher_reads_the_sampled_tokens_themselves_behind_another_context() {
     let groups =
         [group(vec![episode(vec![sequence(2, 2)], graded()), episode(vec![sequence(2, 1), sequence(3, 1)], graded())])];
     let mut policy = policy();

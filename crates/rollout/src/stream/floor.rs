@@ -153,7 +153,7 @@ impl<'a> Floor<'a> {
         for begun in &flight.groups {
             let Begun { place, step, first_sample, kept, task, attempts } = begun.clone();
             let Some(env) = self.environment(&task) else { return };
-            let waits = attempts.iter().any(|a| *a == Flown::Waiting);
+            let waits = attempts.contains(&Flown::Waiting);
             let mut aside = Vec::new();
             let seat = |(index, flown)| match flown {
                 Flown::Waiting => Seat::Waiting,
@@ -181,7 +181,8 @@ impl<'a> Floor<'a> {
                 };
                 match turns.map(Turns::go_on) {
                     Ok(Step::Sample(turns, job)) => self.ready.push_back((id, turns, job)),
-                    Ok(Step::Finished(attempt)) | Err(attempt) => self.hand_out(id, What::Grade(attempt)),
+                    Ok(Step::Finished(attempt)) => self.hand_out(id, What::Grade(attempt)),
+                    Err(attempt) => self.hand_out(id, What::Grade(*attempt)),
                 }
             }
         }
@@ -584,7 +585,7 @@ impl Jobs for Floor<'_> {
         let Some(turns) = self.turns_of(part.id) else { return };
         match turns.set_aside(&part) {
             Ok(turns) => self.sit(part.id as usize, Seat::Aside(Box::new(turns))),
-            Err(attempt) => self.hand_out(part.id, What::Grade(attempt)),
+            Err(attempt) => self.hand_out(part.id, What::Grade(*attempt)),
         }
     }
 }

@@ -86,7 +86,6 @@ impl Stream {
     /// - Holds: a function of the weights, the step, the cursor and what is in flight; calling it again with the same gives
     ///   the same, also after an error.
     /// - Errors: as [`Rollout::collect`]; the share of failures is that of one step's episodes.
-    #[expect(clippy::too_many_arguments, reason = "two callbacks and two observers have nothing in common")]
     pub fn step(
         &mut self,
         sampler: &mut dyn Sampler,

@@ -99,7 +99,7 @@ pub(crate) fn algorithms() -> Vec<Case> {
         Case::new("sft", "sft", "given answers", &["data.file=answers.jsonl", GIVEN], &["data.file=shuffled.jsonl"]),
         Case::new("distill", "distill", "taught by the end of the warm-up", &[TWICE, "algorithm.teacher=teacher"],
             &["algorithm.teacher=nobody"]),
-        plain("sdpo"),
+        with("sdpo", "sdpo", "`top_k = 50`, of 97 tokens there are", "algorithm.top_k=50"),
         Case::new("reward_model", "reward_model", "given pairs",
             &[&PAIRS[..], &["checkpoint.every=20", "checkpoint.keep_last=100"]].concat(), flipped),
     ]
@@ -114,7 +114,7 @@ fn feedback() -> Vec<Case> {
     };
     vec![
         case("grpo", "grpo", "the grader tells, GRPO does not read it", &[TWICE]),
-        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE]),
+        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, "algorithm.top_k=50"]),
         case(
             "sdpo_alone",
             "sdpo",

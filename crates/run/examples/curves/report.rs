@@ -46,7 +46,7 @@ impl Row {
 
     /// A line for a person who waits.
     pub(crate) fn line(&self) -> String {
-        let show = |g: Option<Gain>| g.map_or("none".to_owned(), |g| signed(g));
+        let show = |g: Option<Gain>| g.map_or("none".to_owned(), signed);
         format!("gain {}, control {}", show(self.gain()), show(gain(&self.controls)))
     }
 }

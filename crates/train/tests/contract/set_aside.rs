@@ -93,7 +93,8 @@ fn jobs_set_aside_at_any_position_have_the_bits_of_jobs_that_were_not() {
         let jobs = crowd();
         let want = sample(&mut tiny.engine(adapted, &Machine::plain()), &jobs);
         for (pause_every, batch) in [(1, 64), (2, 5), (5, 7)] {
-            let machine = Machine::new(|s| (s.batch, s.prompt_rows) = (batch, 40));
+            // Room for all prompts at once: a prompt that is not read before it is set aside is begun anew.
+            let machine = Machine::new(|s| (s.batch, s.prompt_rows) = (batch, 8192));
             let (got, n_split) = in_rounds(&mut tiny.engine(adapted, &machine), &jobs, pause_every);
             same(&got, &want, &format!("{what}, set aside every {pause_every} positions of {batch} rows"));
             assert!(n_split > 20, "{what}: {n_split} jobs were set aside in the middle");
@@ -118,7 +119,7 @@ fn a_stop_string_that_begins_before_a_job_is_set_aside_still_ends_it() {
 fn nothing_is_left_in_the_cache_when_jobs_are_set_aside() {
     let tiny = Tiny::load("llama_linear");
     // A cache for one job at a time: a page that was kept back would let none in.
-    let machine = Machine::new(|s| (s.batch, s.cache_mb) = (9, 1));
+    let machine = Machine::new(|s| (s.batch, s.cache_mb, s.prompt_rows) = (9, 1, 512));
     let mut engine = tiny.engine(false, &machine);
     let plain = Sampling::plain(1.0, 60, Vec::new());
     let jobs: Vec<Job> = (0..9).map(|i| job(i, &tokens(i, 60), &plain)).collect();

@@ -1,9 +1,7 @@
 //! Lines: what is read, what is refused, and that nothing that is typed can do worse.
 
 use super::*;
-
-#[path = "../../../../env/src/broken.rs"]
-mod broken;
+use crate::settings::broken;
 
 fn check(line: &str, want: &str) {
     let text = format!("\n{line}\n");
