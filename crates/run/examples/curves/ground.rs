@@ -16,6 +16,9 @@ use crate::pairs::{self, Pair};
 use crate::trial::{self, Outcome, Start};
 use crate::{Options, model};
 
+/// The model of the curves: about a tenth of a million weights.
+const SHAPE: model::Shape = model::Shape { width: 64, ffn: 160, layers: 3, heads: 4, context: 256 };
+
 /// What every run says unless its row says otherwise. Held-out tasks are tried as the policy speaks in training, so that a
 /// score is its expected reward.
 const BASE: &str = r#"
@@ -76,7 +79,7 @@ impl Ground {
         let folder = std::path::absolute(&options.out)?;
         std::fs::create_dir_all(folder.join("runs"))?;
         let mut ground = Ground { start: PathBuf::new(), pairs: Vec::new(), folder };
-        model::write(&ground.model(), &model::SHAPE, 1)?;
+        model::write(&ground.model(), &SHAPE, 1)?;
         ground.data(options)?;
         let warm = ground.warm_up(options)?;
         let nearest =
@@ -249,7 +252,7 @@ impl Ground {
 
     /// Teachers for `distill`, as folders like any model's: the end of the warm-up, and for the control random weights.
     fn teachers(&self, step: u64) -> Result<(), Box<dyn Error>> {
-        model::write(&self.folder.join("nobody"), &model::SHAPE, 2)?;
+        model::write(&self.folder.join("nobody"), &SHAPE, 2)?;
         let out = self.folder.join("teacher");
         if out.exists() {
             std::fs::remove_dir_all(&out)?;

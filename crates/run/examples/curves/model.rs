@@ -21,9 +21,6 @@ pub(crate) struct Shape {
     pub(crate) context: usize,
 }
 
-/// The model of the curves: about a tenth of a million weights.
-pub(crate) const SHAPE: Shape = Shape { width: 64, ffn: 160, layers: 3, heads: 4, context: 256 };
-
 /// The letters it reads: the line feed, then the printable ones of ASCII.
 fn letters() -> impl Iterator<Item = u8> {
     std::iter::once(b'\n').chain(b' '..=b'~')
