@@ -200,7 +200,7 @@ pub const METRICS: &[Metric] = &[
         "pair_accuracy",
         "Pair accuracy",
         "share",
-        "Pairs of which the chosen one stands above the rejected one; half is guessing. On training pairs: hold some out.",
+        "Pairs of which the chosen one stands above the rejected one; half is guessing; it is over training pairs, so hold some out.",
     ),
     metric(
         "pair_margin",
