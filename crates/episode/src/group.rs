@@ -7,7 +7,7 @@ use crate::{Message, Outcome, Sequence, StopReason, Task, TaskId};
 /// What makes an episode's random stream its own: independent of batch, thread and time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EpisodeKey {
-    /// The step it was collected for.
+    /// The step that was being collected when it began; with `max_lag` a later one may train on it.
     pub step: u64,
     /// The task.
     pub task: TaskId,

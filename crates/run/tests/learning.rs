@@ -32,13 +32,13 @@ const SHAPE: model::Shape = model::Shape { width: 32, ffn: 64, layers: 2, heads:
 const RUN: &str = r#"
 model = "tiny"
 seed = 1
-steps = 30
+steps = 40
 
 [train]
 kind = "full"
 
 [optimiser]
-learning_rate = 2e-3
+learning_rate = 4e-3
 
 [batch]
 tasks = 8
@@ -89,6 +89,7 @@ fn start() -> &'static Start {
         put("answers.jsonl", train.iter().take(1000).map(answer).collect());
         let warm = [
             "steps=60",
+            "optimiser.learning_rate=2e-3",
             "algorithm.kind=sft",
             "data.file=answers.jsonl",
             "batch={ tasks = 32, group_size = 1 }",
@@ -151,4 +152,14 @@ fn check_learns(algorithm: &str, changes: &[&str]) {
 #[test]
 fn grpo_learns_and_from_coin_flips_it_does_not() {
     check_learns("grpo", &[]);
+}
+
+#[test]
+fn ppo_with_its_value_head_learns_and_from_coin_flips_it_does_not() {
+    check_learns("ppo", &[]);
+}
+
+#[test]
+fn oapl_learns_and_from_coin_flips_it_does_not() {
+    check_learns("oapl", &[]);
 }

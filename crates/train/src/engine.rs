@@ -60,7 +60,8 @@ impl std::str::FromStr for Precision {
     }
 }
 
-/// How the engine uses the machine; none of it changes a bit, but for `share_prompts`.
+/// How the engine uses the machine; none of it changes a bit, but for `share_prompts`. Where sampling runs ahead of training,
+/// `batch`, `prompt_rows` and `cache_mb` decide which version samples what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {

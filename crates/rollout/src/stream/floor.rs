@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent::{Attempt, Frame, Limits, Opening, Step, Turns};
+use agent::{Frame, Limits, Opening, Step, Turns};
 use env::{Environment, Environments};
-use episode::{Episode, EpisodeKey, Group, Outcome, Task, TaskId};
+use episode::{EpisodeKey, Group, Outcome, Task, TaskId};
 use policy::{Job, Jobs, PolicyError, Sampled, Sampler};
 
 use super::protocol::{Member, Next, Protocol, Stage, Verdict};
+use super::table::{Seat, Table};
 use super::{Begun, Flight, Flown, Taken, Terms, merged};
 use crate::workers::{Done, What, Work, Workers};
 use crate::{Failures, Observer, Rollout, RolloutError};
@@ -38,32 +39,6 @@ pub(crate) struct Opened<'a> {
 
 /// The task at a place, while there are any, and what becomes of a finished group.
 pub(crate) type Callbacks<'a> = (&'a mut dyn FnMut(u64) -> Option<Drawn>, &'a mut dyn FnMut(&mut Group) -> Verdict);
-
-/// A group that began.
-struct Table {
-    step: u64,
-    first_sample: u32,
-    task: Arc<Task>,
-    env: Arc<dyn Environment>,
-    /// The prompt, rendered when the first attempt begins and dropped with the last.
-    opening: Option<Opening>,
-    seats: Vec<Seat>,
-    /// Whether it is trained on, once that is known.
-    kept: Option<bool>,
-    /// The sampler's position when its last attempt was sampled.
-    sampled_at: u64,
-}
-
-/// An attempt's place in its group.
-enum Seat {
-    Waiting,
-    /// At the sampler, or about to be.
-    Sampling,
-    /// At a worker.
-    Working,
-    Aside(Box<Turns>),
-    Ended(Episode),
-}
 
 pub(crate) struct Floor<'a> {
     terms: &'a Terms,
@@ -498,40 +473,6 @@ impl<'a> Floor<'a> {
         self.workers.end();
         let (cursor, n_positions) = (self.cursor, self.n_positions);
         (Taken { groups: merged(groups), places, cursor, flight, n_positions, n_held_up }, live)
-    }
-}
-
-impl Table {
-    fn waiting(&self) -> Option<usize> {
-        self.seats.iter().position(|s| matches!(s, Seat::Waiting))
-    }
-
-    /// The group, whose seats are empty then.
-    fn group(&mut self) -> Group {
-        let ended = |seat| if let Seat::Ended(episode) = seat { Some(episode) } else { None };
-        let episodes = std::mem::take(&mut self.seats).into_iter().filter_map(ended).collect();
-        Group { task: (*self.task).clone(), episodes }
-    }
-
-    fn set_aside(self, place: u64, live: &mut BTreeMap<(u64, usize), Turns>) -> Begun {
-        let flown = |(index, seat)| match seat {
-            Seat::Ended(episode) => Flown::Ended(episode),
-            Seat::Aside(turns) => {
-                let attempt: Attempt = turns.so_far().clone();
-                live.insert((place, index), *turns);
-                Flown::Aside(attempt)
-            }
-            // Nothing is at the sampler or a worker when a step is taken.
-            Seat::Waiting | Seat::Sampling | Seat::Working => Flown::Waiting,
-        };
-        Begun {
-            place,
-            step: self.step,
-            first_sample: self.first_sample,
-            kept: self.kept,
-            task: Arc::unwrap_or_clone(self.task),
-            attempts: self.seats.into_iter().enumerate().map(flown).collect(),
-        }
     }
 }
 

@@ -15,6 +15,7 @@
 mod flight;
 mod floor;
 pub mod protocol;
+mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

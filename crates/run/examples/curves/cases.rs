@@ -47,7 +47,9 @@ impl Case {
     /// The folder of the model that teaches, where one does.
     pub(crate) fn teacher(&self, control: bool) -> Option<&str> {
         let control = self.control.iter().flatten().filter(|_| control);
-        control.chain(&self.changes).find_map(|change| change.strip_prefix("algorithm.teacher="))
+        let named = control.chain(&self.changes).find_map(|change| change.strip_prefix("algorithm.teacher="));
+        // In `sdpo` it is the name of a rule.
+        named.filter(|_| self.algorithm == "distill")
     }
 }
 
@@ -62,8 +64,13 @@ pub(crate) fn of(part: Part) -> Vec<Case> {
 const COINS: &[&str] = &["control.coin_flips=true"];
 /// Two updates a step, so that in the second one the policy has moved: else all that bound the ratio would be the same.
 const TWICE: &str = "algorithm.minibatch_groups=32";
-/// A step of as many given answers as others have attempts.
-const GIVEN: &str = "batch={ tasks = 512, group_size = 1 }";
+/// The vocabulary has 97 tokens that can be said, fewer than the default compares.
+const TOP: &str = "algorithm.top_k=50";
+/// A teacher that stays able to read what it is shown, which a policy that is never shown anything unlearns.
+const FROZEN: &str = "algorithm.teacher=frozen";
+/// As many attempts or answers a step as others have attempts, each at another task.
+const ALONE: &str = "batch={ tasks = 512, group_size = 1 }";
+const HALVES: &str = "algorithm.minibatch_groups=256";
 /// A step of as many given pairs, in two updates.
 const PAIRS: [&str; 3] =
     ["data.file=pairs.jsonl", "batch={ tasks = 256, group_size = 2 }", "algorithm.minibatch_groups=128"];
@@ -95,11 +102,13 @@ pub(crate) fn algorithms() -> Vec<Case> {
         plain("oapl"),
         plain("raft"),
         with("dpo", "dpo", "pairs of its own attempts, `pairs = \"ranked\"`", "algorithm.pairs=ranked"),
-        Case::new("dpo_given", "dpo", "given pairs", &PAIRS, flipped),
-        Case::new("sft", "sft", "given answers", &["data.file=answers.jsonl", GIVEN], &["data.file=shuffled.jsonl"]),
+        Case::new("dpo_given", "dpo", "given pairs, `learning_rate = 3e-5`",
+            &[&PAIRS[..], &["optimiser.learning_rate=3e-5"]].concat(), flipped),
+        Case::new("sft", "sft", "given answers", &["data.file=answers.jsonl", ALONE], &["data.file=shuffled.jsonl"]),
         Case::new("distill", "distill", "taught by the end of the warm-up", &[TWICE, "algorithm.teacher=teacher"],
             &["algorithm.teacher=nobody"]),
-        with("sdpo", "sdpo", "`top_k = 50`, of 97 tokens there are", "algorithm.top_k=50"),
+        Case::new("sdpo", "sdpo", "`top_k = 50`, `teacher = \"frozen\"`", &[TWICE, TOP, FROZEN], COINS),
+        with("sdpo_ema", "sdpo", "`top_k = 50`, a teacher that follows", TOP),
         Case::new("reward_model", "reward_model", "given pairs",
             &[&PAIRS[..], &["checkpoint.every=20", "checkpoint.keep_last=100"]].concat(), flipped),
     ]
@@ -114,24 +123,21 @@ fn feedback() -> Vec<Case> {
     };
     vec![
         case("grpo", "grpo", "the grader tells, GRPO does not read it", &[TWICE]),
-        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, "algorithm.top_k=50"]),
-        case(
-            "sdpo_alone",
-            "sdpo",
-            "one attempt a task: what the grader says",
-            &["algorithm.minibatch_groups=256", "batch={ tasks = 512, group_size = 1 }"],
-        ),
+        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, TOP, FROZEN]),
+        case("sdpo_ema", "sdpo", "the same from a teacher that follows", &[TWICE, TOP]),
+        case("sdpo_alone", "sdpo", "one attempt a task: what the grader says", &[TOP, FROZEN, ALONE, HALVES]),
     ]
 }
 
 /// Every correction at every lag, from the same start with the same settings.
 fn lag() -> Vec<Case> {
-    let rules: [(&str, &'static str, &'static str, &[&str]); 5] = [
+    let rules: [(&str, &'static str, &'static str, &[&str]); 6] = [
         ("none", "grpo", "", &[TWICE]),
         ("token_tis", "grpo", "", &[TWICE, "algorithm.correction.rule=token_tis"]),
         ("decoupled", "grpo", "", &[TWICE, "algorithm.correction.rule=decoupled"]),
         ("m2po", "grpo", "", &[TWICE, "algorithm.correction.rule=m2po"]),
         ("oapl", "oapl", "", &[TWICE]),
+        ("oapl_tenth", "oapl", "`beta2 = 0.1`", &[TWICE, "algorithm.beta2=0.1"]),
     ];
     let mut cases = Vec::new();
     for lag in [0, 1, 4, 16, 64] {

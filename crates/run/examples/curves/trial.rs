@@ -93,6 +93,13 @@ pub(crate) fn run(settings: Settings, start: &Start<'_>) -> Result<Outcome, Box<
     let Watch { before, after, .. } = watch;
     let outcome = Outcome { settings: toml, points, before, after, seconds };
     std::fs::write(kept, serde_json::to_string(&outcome)?)?;
+    // Some fifty megabytes a run, of which nothing is read again.
+    for bulk in ["episodes", "signals"] {
+        let folder = start.folder.join(bulk);
+        if folder.exists() {
+            std::fs::remove_dir_all(folder)?;
+        }
+    }
     Ok(outcome)
 }
 
