@@ -153,7 +153,7 @@ impl Recorder {
     }
 
     /// Keeps the first questions' answers: before training as they are, later beside those from before.
-    fn keep_answers(&self, step: u64, trial: &Trial) -> Result<(), RunError> {
+    pub(crate) fn keep_answers(&self, step: u64, trial: &Trial) -> Result<(), RunError> {
         let Some(evaluator) = &self.evaluator else { return Ok(()) };
         let criteria = evaluator.criteria();
         let stored: Option<Answers> = self.writer.read_json(SAMPLES)?;

@@ -8,6 +8,7 @@ use agent::Codec;
 use algo::{Data, TeacherRule};
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
+use eval::Criteria;
 use policy::{Checkpoint, Policy, PolicyError, Sampling};
 use rollout::Rollout;
 use rollout::stream::protocol::Bounds;
@@ -22,10 +23,10 @@ use crate::data::{self, Given};
 use crate::evaluate::Evaluator;
 use crate::kept::{self, Moment};
 use crate::post_train::post_train;
-use crate::record::now;
+use crate::record::{HELD_OUT, now};
 use crate::replay::{Fit, Library, Replayed};
 use crate::source::{Answers, Attempts, Source};
-use crate::{Advice, Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, open};
+use crate::{Advice, Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, Trial, open};
 
 const MANIFEST: &str = "manifest.json";
 
@@ -203,6 +204,24 @@ impl Session {
         recorder.writer.write_summary(&recorder.summary)?;
         recorder.writer.export(settings)?;
         result
+    }
+
+    /// Tries the policy as it is on the held-out tasks, as the run's own evaluations do, and keeps its answers to the
+    /// questions kept for reading; nothing where no task is held out.
+    pub fn try_held_out(
+        &mut self,
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Option<Trial>, RunError> {
+        let Some(evaluator) = &self.recorder.evaluator else { return Ok(None) };
+        let trial = evaluator.run(HELD_OUT, &mut self.engine, progress, cancel)?;
+        self.recorder.keep_answers(self.state.step, &trial)?;
+        Ok(Some(trial))
+    }
+
+    /// What counts as solved, where tasks are held out.
+    pub fn criteria(&self) -> Option<Criteria<'_>> {
+        self.recorder.evaluator.as_ref().map(Evaluator::criteria)
     }
 
     /// The run directory.

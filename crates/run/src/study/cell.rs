@@ -2,29 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use algo::Why;
-use env::Environments;
 use episode::{Episode, Group};
 use eval::study::{Ended, TaskResult};
-use eval::{Answer, Answers, Criteria, EvalLine, Score};
+use eval::{Criteria, EvalLine, Score};
 use loss::LossError;
-use policy::{PolicyError, Sampling};
-use rollout::Rollout;
+use policy::PolicyError;
 use serde::{Deserialize, Serialize};
 use store::{RunDir, StoreError, Summary, hash_bytes};
 use tensor::Cpu;
 
 use super::gather;
 use crate::record::HELD_OUT;
-use crate::{Begin, Evaluator, Manifest, Phase, Progress, RunError, Session, Settings, StepSummary, Trial};
+use crate::{Begin, Manifest, Phase, Progress, RunError, Session, Settings, StepSummary, Trial};
 
 const CELL: &str = "cell.json";
 const EVALS: &str = "evals.jsonl";
-const SAMPLES: &str = "samples.json";
 const MANIFEST: &str = "manifest.json";
+const NOTHING_HELD_OUT: &str = "a study compares scores on held-out tasks, needed at least 1, got none";
 
 /// How a run of a study came out: `cell.json` of its directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,12 +78,12 @@ pub(super) fn run(job: &Job<'_>, cpu: Cpu, progress: &mut dyn Progress, cancel: 
     }
     let mut session = open(job, cpu, progress, cancel)?;
     let ended = train(&mut session, job, progress, cancel)?;
-    let (evaluator, trial) = held_out(&mut session, job.base, progress, cancel)?;
-    let run = session.folder();
-    let outcome =
-        Outcome { step: session.state.step, ended, held_out: results(&trial, &evaluator), score: trial.score };
+    let trial =
+        session.try_held_out(progress, cancel)?.ok_or_else(|| RunError::Settings(NOTHING_HELD_OUT.to_owned()))?;
+    let held_out = session.criteria().map(|criteria| results(&trial, &criteria)).unwrap_or_default();
+    let outcome = Outcome { step: session.state.step, ended, held_out, score: trial.score };
     // From here on the run needs no policy any more, so this comes before what is put in order.
-    run.write_json(CELL, &outcome)?;
+    session.folder().write_json(CELL, &outcome)?;
     drop(session);
     seal(job, &outcome)
 }
@@ -177,39 +174,8 @@ fn speaks_of_training(error: &RunError) -> bool {
     matches!(source, PolicyError::NotFinite { .. } | PolicyError::Loss { source: LossError::NotFinite { .. }, .. })
 }
 
-/// Tries the final policy on every held-out task, as the run's own evaluations do.
-fn held_out(
-    session: &mut Session,
-    base: &Path,
-    progress: &mut dyn Progress,
-    cancel: &AtomicBool,
-) -> Result<(Evaluator, Trial), RunError> {
-    let s = &session.settings;
-    let environments = Environments::load(&s.env, base)?;
-    let rollout = Arc::new(Rollout { codec: session.chat.clone(), environments, settings: s.rollout.clone() });
-    let eos = session.chat.tokenizer().eos().to_vec();
-    let sampling = Arc::new(Sampling {
-        stop_strings: s.sampling.stop.clone(),
-        banned: session.state.banned.clone(),
-        ..Sampling::plain(s.eval.temperature, s.sampling.max_tokens, eos)
-    });
-    let evaluator = Evaluator::new(rollout, s.eval.tasks, s.eval.attempts, sampling, s.eval.pass_at.clone());
-    let trial = evaluator.run(HELD_OUT, &mut session.engine, progress, cancel)?;
-    let criteria = evaluator.criteria();
-    let stored: Option<Answers> = session.folder().read_json(SAMPLES)?;
-    if let Some(mut answers) = stored {
-        for question in &mut answers.questions {
-            let group = trial.groups.iter().find(|g| g.task.id == question.task);
-            question.after = group.and_then(|g| g.episodes.first()).map(|e| Answer::new(e, &criteria));
-        }
-        session.folder().write_json(SAMPLES, &answers)?;
-    }
-    Ok((evaluator, trial))
-}
-
 /// The results by task, in the order of their ids.
-fn results(trial: &Trial, evaluator: &Evaluator) -> Vec<TaskResult> {
-    let criteria: Criteria<'_> = evaluator.criteria();
+fn results(trial: &Trial, criteria: &Criteria<'_>) -> Vec<TaskResult> {
     let mut by_task: BTreeMap<_, (u64, u64)> = BTreeMap::new();
     for group in &trial.groups {
         let entry = by_task.entry(group.task.id.clone()).or_default();
