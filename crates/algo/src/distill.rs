@@ -10,7 +10,7 @@
 //!
 //! | setting | default | meaning |
 //! |---|---|---|
-//! | `teacher` | none, needed in a run | a model's name, a path or an endpoint, with the policy's own tokens |
+//! | `teacher` | none, needed in a run | a model's name or path, with the policy's own tokenizer; no endpoint |
 //! | `coefficient` | 1 | what the difference is multiplied with |
 //!
 //! Needs: the teacher's log-probabilities of every sampled token; works with one attempt a task.
@@ -28,7 +28,7 @@ use crate::{AlgoError, Answers, Asked, TeacherRule};
 settings! {
     /// The settings of on-policy distillation; see the [module](self).
     pub struct Distill {
-        /// A model's name, a path or an endpoint.
+        /// A model's name or path.
         #[serde(skip_serializing_if = "Option::is_none")]
         teacher: Option<String> = None,
         /// What the difference is multiplied with.

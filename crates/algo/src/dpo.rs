@@ -12,7 +12,8 @@
 //!
 //! Needs: given pairs, or rewards with a spread over the attempts at a task; reference log-probabilities.
 //!
-//! Watch: held-out accuracy; `logp`, since both answers may become less likely while their difference grows.
+//! Watch: held-out accuracy; the margin and accuracy of pairs (`pair_margin`, `pair_accuracy`), since both answers may
+//! become less likely while their difference grows.
 
 use episode::Group;
 use loss::{Reduction, Term};

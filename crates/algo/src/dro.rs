@@ -12,7 +12,7 @@
 //!
 //! Needs: rewards, at least two graded episodes a task; what the sampler recorded.
 //!
-//! Watch: `mismatch_kl`; `sum` makes the gradient grow with the batch, so that `optimiser.clip_norm` decides its size.
+//! Watch: `kl_mismatch`; `sum` makes the gradient grow with the batch, so that `optimiser.clip_norm` decides its size.
 
 use loss::Term;
 

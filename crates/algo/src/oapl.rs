@@ -13,7 +13,7 @@
 //!
 //! Needs: rewards, at least two graded episodes a task; what the sampler recorded.
 //!
-//! Watch: the loss, here a true error; `mismatch_kl`, how far π is from μ.
+//! Watch: the loss, here a true error; `kl_mismatch`, how far π is from μ.
 
 use loss::{Reduction, Term};
 

@@ -36,7 +36,7 @@ pub enum TeacherRule {
     Frozen,
     /// After each step they move this share of the way to the policy.
     Ema(f64),
-    /// Another model's: its name, path or endpoint.
+    /// Another model's: its name or path.
     Model(String),
 }
 

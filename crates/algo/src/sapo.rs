@@ -14,7 +14,7 @@
 //! Needs: rewards, at least two graded episodes a task. It only differs from `grpo` with several updates a step, or
 //! off-policy.
 //!
-//! Watch: `log_ratio_max`, which nothing bounds sharply; entropy.
+//! Watch: `ratio_max`, which nothing bounds sharply; entropy.
 
 use loss::Term;
 

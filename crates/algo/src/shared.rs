@@ -358,7 +358,7 @@ impl Bundle {
                     "`kl.coefficient`, `kl.estimator`, `kl.place`",
                     defaults,
                     "pull towards a reference: `k1`, `k2` or `k3`, in the `loss` or off the `reward`. In the loss `k2` \
-                     descends KL(π‖ref), `k3` KL(ref‖π), and `k1` nothing on average; in the reward all stand for \
+                     descends KL(π‖ref), `k3` KL(ref‖π), and `k1` nothing on average; in the reward, where they are taken from π_old, all stand for \
                      KL(π‖ref)",
                 ) + &row(
                     "`kl.reference`",
@@ -373,14 +373,17 @@ impl Bundle {
                 row(
                     "`correction.rule`",
                     "`none`",
-                    &format!("what a token weighs that an older policy sampled: {names}"),
+                    &format!(
+                        "what a token weighs that an older policy sampled: {names}; each has its formula and its keys \
+                         on [the page of corrections](../corrections.md)"
+                    ),
                 )
             }
             Bundle::Select => {
                 let names = list(Select::NAMES);
                 let meaning = format!(
                     "which tokens of a step learn: {names}; with `select.share`, `select.low`, `select.high` or \
-                     `select.coefficient` where the rule has it"
+                     `select.coefficient` where the rule has it, see [that page](../corrections.md)"
                 );
                 row("`select.rule`", "`none`", &meaning)
             }

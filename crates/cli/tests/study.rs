@@ -166,6 +166,8 @@ fn bad_arguments_are_refused_by_name_with_code_2() {
     let (code, _, error) = place.output(&["study", "lag", "--resume", "nowhere", "--seeds", "2"]);
     assert!(code == 2 && error.contains("cannot be used with"), "{error}");
     std::fs::create_dir_all(place.path("full/x")).unwrap();
-    let (code, _, error) = place.output(&[&SMALL[..], &["--out", "full"]].concat());
-    assert!(code == 2 && error.starts_with("error: `full` is not empty, needed a new or empty folder\n"), "{error}");
+    for dry in [&["--out", "full"][..], &["--out", "full", "--dry-run"]] {
+        let (code, _, error) = place.output(&[&SMALL[..], dry].concat());
+        assert!(code == 2 && error.contains("`full`") && error.contains("needed a new or empty folder"), "{error}");
+    }
 }

@@ -47,6 +47,11 @@ pub(crate) trait CorrectionRule {
         self.needs_old()
     }
 
+    /// Whether it reads how many versions ago a token was sampled.
+    fn reads_lag(&self) -> bool {
+        false
+    }
+
     /// The weight of each trained token, `[row][T]`; what it holds elsewhere is not read.
     fn weights(&self, rows: &[Row<'_>]) -> Vec<Vec<f64>>;
 
@@ -66,6 +71,11 @@ impl Correction {
     /// recorded.
     pub fn needs_forward(&self) -> bool {
         self.rule().needs_old()
+    }
+
+    /// Whether it reads how many versions ago a token was sampled, and so does nothing where that is not known.
+    pub fn reads_lag(&self) -> bool {
+        self.rule().reads_lag()
     }
 
     /// Which tokens a rule that looks at a whole step keeps, `[row][T]`, chosen once as the step begins; absent for rules

@@ -203,12 +203,15 @@ pub struct Metrics {
     /// Norm over tokens of ∂ term / ∂ log π: how hard the term pushes; 0 only when it teaches nothing.
     pub dlogp_norm: f64,
     /// Mean |A|: how much the tokens are worth; 0 when no group has a spread.
+    #[serde(rename = "advantage_abs_mean")]
     pub abs_advantage: Option<f64>,
     /// Mean log π of the trained tokens.
+    #[serde(rename = "logp_mean")]
     pub logp: Option<f64>,
     /// Mean entropy of π; falling fast means collapsing.
     pub entropy: Option<f64>,
     /// Mean π/π_old; exactly 1 on the first on-policy update.
+    #[serde(rename = "ratio_mean")]
     pub ratio: Option<f64>,
     /// The largest |log π − log π_old|.
     pub log_ratio_max: Option<f64>,
@@ -221,22 +224,28 @@ pub struct Metrics {
     /// The dual clip's part of it.
     pub clip_dual_share: Option<f64>,
     /// Mean |log π − log μ| between trainer and sampler; exactly 0 for equal weights.
+    #[serde(rename = "logp_gap_mean")]
     pub mismatch: Option<f64>,
     /// The largest of them.
+    #[serde(rename = "logp_gap_max")]
     pub mismatch_max: Option<f64>,
     /// KL(μ‖π) between sampler and trainer, by k3; exactly 0 for equal weights.
+    #[serde(rename = "kl_mismatch")]
     pub mismatch_kl: Option<f64>,
     /// Mean (log π − log μ)², the second moment that `m2po` bounds; half of it is the k2 estimate of KL(μ‖π).
     pub mismatch_m2: Option<f64>,
     /// Mean weight of the correction.
+    #[serde(rename = "correction_mean")]
     pub correction: Option<f64>,
     /// Share of tokens left out, by the correction, a selection or a weight of 0; they stay in the denominator.
     pub silent_share: Option<f64>,
     /// Effective sample size of the correction, (Σw)² / (n Σw²), from 0 to 1.
     pub ess: Option<f64>,
     /// KL(π‖ref) by k3.
+    #[serde(rename = "kl_ref")]
     pub ref_kl: Option<f64>,
     /// KL(π‖ref) by k1.
+    #[serde(rename = "kl_ref_k1")]
     pub ref_k1: Option<f64>,
     /// How much of the returns' variance the value head explains: 1 for all, 0 for no more than their mean would.
     pub explained_variance: Option<f64>,

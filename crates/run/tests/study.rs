@@ -433,6 +433,7 @@ fn h12_what_makes_no_study_is_refused_by_name_before_anything_is_opened() {
     check(&[], Grid { tokens: Some(0), ..grid() }, "`--tokens` is 0, needed at least 1");
     check(&[], Grid { target: Some(1.5), ..grid() }, "`--target` is 1.5, needed a share above 0, at most 1");
     check(&[], Grid { target: Some(f64::NAN), ..grid() }, "`--target` is NaN");
+    check(&["algorithm.kind=oapl"], grid(), "`algorithm.kind` is `oapl`, which takes no correction");
     check(&["eval.tasks=0"], grid(), "`eval.tasks` is 0, needed held-out tasks");
     check(&["eval.patience=2"], grid(), "`eval.patience` is 2, needed 0");
     check(&["replay={ own_steps = 2, share = 0.5 }"], grid(), "`[replay]` trains on more than what is generated");

@@ -141,6 +141,13 @@ impl RunDir {
         RunWriter::new(RunDir { path: path.to_path_buf(), run_id }, lock, disk)
     }
 
+    /// Whether a new run could be started in a folder, without touching it.
+    ///
+    /// - Errors: [`StoreError::NotEmpty`] when something is there.
+    pub fn check_vacant(path: &Path) -> Result<(), StoreError> {
+        if path.exists() { refuse_full(path) } else { Ok(()) }
+    }
+
     /// Opens a run to go on writing it, keeps every other process from doing so, and clears away what a killed one left
     /// unfinished.
     ///

@@ -7,6 +7,7 @@ use eval::study::{Call, Report};
 use run::study::{Grid, Plan, Study, StudyError};
 use run::{Begin, RunError, RunFile, Session};
 use serde_json::json;
+use store::RunDir;
 
 use super::train;
 use crate::Done;
@@ -94,6 +95,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let model = train::settle_model(&mut settings, base, context)?;
     let plan = Plan::new(&settings, base, grid)?;
     if args.dry_run {
+        args.out.as_deref().map_or(Ok(()), RunDir::check_vacant)?;
         return dry_run(&plan, &model, context);
     }
     let stem = path.file_stem().map_or("run".to_owned(), |s| s.to_string_lossy().into_owned());

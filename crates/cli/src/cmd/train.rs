@@ -56,6 +56,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     let settings = file.resolve().map_err(place)?;
     let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     if args.dry_run {
+        args.out.as_deref().map_or(Ok(()), RunDir::check_vacant)?;
         return dry_run(settings, &base, args.from.as_deref(), context);
     }
     let stem = path.file_stem().map_or("run".to_owned(), |s| s.to_string_lossy().into_owned());

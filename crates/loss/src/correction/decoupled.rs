@@ -33,6 +33,10 @@ fn each(row: &Row<'_>, value: impl Fn(f64, f64) -> f64) -> Vec<f64> {
 }
 
 impl CorrectionRule for Decoupled {
+    fn reads_lag(&self) -> bool {
+        true
+    }
+
     fn needs_old(&self) -> bool {
         false
     }

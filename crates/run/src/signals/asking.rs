@@ -180,6 +180,9 @@ impl Asking<'_> {
             if lacks_any || reads_old && lacks_old || loss.needs_sampler() && given.logp_sampler.is_none() {
                 return Err(self.missing(Lacking { field: "logp_sampler", line: given.line }));
             }
+            if loss.correction.reads_lag() && !given.has_version {
+                return Err(self.missing(Lacking { field: "version", line: given.line }));
+            }
         }
         Ok(())
     }

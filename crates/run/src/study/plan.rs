@@ -70,6 +70,12 @@ impl Plan {
         })?;
         let base = std::path::absolute(base).map_err(|source| StudyError::Io { path: base.to_owned(), source })?;
         let toml = settings.to_toml().map_err(|e| refused(e.to_string()))?;
+        let table: Table = toml.parse().map_err(|e: toml::de::Error| refused(e.to_string()))?;
+        if table.get("algorithm").is_none_or(|a| a.get("correction").is_none()) {
+            let kind = settings.algorithm.name();
+            let needed = "needed an algorithm that takes corrections, such as `grpo`, to compare with";
+            return Err(refused(format!("`algorithm.kind` is `{kind}`, which takes no correction, {needed}")));
+        }
         let plan = Plan {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lags: grid.lags,
