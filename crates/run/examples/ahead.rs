@@ -10,6 +10,9 @@
 
 #![allow(clippy::print_stdout, reason = "a line of numbers is this program's purpose")]
 
+#[path = "../../train/examples/support/smollm2.rs"]
+mod smollm2;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,17 +20,13 @@ use std::time::{Duration, Instant};
 
 use agent::Codec;
 use env::{Environment, Environments, Split, Submission, Ungraded, Verdict as Marks};
-use episode::random::Stream as Numbers;
 use episode::{Group, Message, Role, Task, Token};
-use model::config::Gate;
-use model::params::Slot;
-use model::rope::Rope;
-use model::{Config, Params};
 use policy::{Job, Jobs, Policy, PolicyError, Sampled, Sampler, Sampling};
 use rollout::stream::protocol::{Bounds, Verdict};
 use rollout::stream::{Flight, Stream, Terms};
 use rollout::{Quiet, Rollout, Settings};
 use serde_json::json;
+use smollm2::{random, shape};
 use tensor::{Cpu, Isa};
 use train::{Engine, EngineSettings, Trainable};
 
@@ -188,44 +187,4 @@ impl Environment for Any {
     fn full_marks(&self) -> f64 {
         1.0
     }
-}
-
-/// SmolLM2-135M with that many layers.
-fn shape(n_layers: usize) -> Config {
-    Config {
-        family: "llama",
-        vocabulary: 49_152,
-        width: 576,
-        n_layers,
-        n_heads: 9,
-        n_kv_heads: 3,
-        head_dim: 64,
-        ffn: 1536,
-        norm_epsilon: 1e-5,
-        context: 8192,
-        tied: true,
-        rope: Rope::plain(100_000.0),
-        local_rope: None,
-        window: None,
-        local: vec![false; n_layers],
-        qkv_bias: false,
-        qk_norm: false,
-        post_norms: false,
-        norm_plus_one: false,
-        gate: Gate::Silu,
-        embedding_scale: 1.0,
-        attention_scale: 0.125,
-    }
-}
-
-/// Random weights, the same every time.
-fn random(config: Config) -> (Config, Params) {
-    let mut params = Params::zeroed(&config, false);
-    for (index, slot) in Slot::all(&config).into_iter().enumerate() {
-        let stream = Numbers::new("ahead", &[index as u64]);
-        let n = slot.shape(&config).iter().product();
-        let draw = |i: usize| if slot.is_norm() { 1.0 } else { ((stream.uniform(i as u64) - 0.5) * 0.07) as f32 };
-        params.write(&config, slot, &(0..n).map(draw).collect::<Vec<f32>>());
-    }
-    (config, params)
 }
