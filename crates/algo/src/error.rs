@@ -122,6 +122,17 @@ pub enum AlgoError {
 }
 
 impl AlgoError {
+    /// The task and the episode of its group that are to blame, where one is.
+    pub fn place(&self) -> Option<(&TaskId, usize)> {
+        match self {
+            AlgoError::NegativeReward { task, episode, .. }
+            | AlgoError::TurnRewards { task, episode, .. }
+            | AlgoError::NotFinite { task, episode, .. }
+            | AlgoError::Answer { task, episode, .. } => Some((task, *episode)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn unknown(got: &str) -> Self {
         let known: Vec<String> = Settings::NAMES.iter().map(|name| format!("`{name}`")).collect();
         AlgoError::Unknown { got: got.to_owned(), known: known.join(", ") }

@@ -79,7 +79,7 @@ pub(crate) fn read(path: &Path, chat: &Chat, context: usize, given: Given) -> Re
         groups.push(group(said));
     }
     if groups.is_empty() {
-        return Err(RunError::Data { path: path.to_owned(), line: 0, reason: "needed at least 1 line".to_owned() });
+        return Err(RunError::Settings(format!("`{}` has no line, needed at least 1", path.display())));
     }
     Ok(groups)
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use algo::{Admission, AlgoError, Algorithm, Dropped, Settings, Signals, Why};
-use episode::{Group, Outcome};
+use episode::{Group, Outcome, TaskId};
 use loss::{Loss, LossError, Old, Signal, Sums};
 use policy::{PolicyError, UpdateBatch, update_batch};
 
@@ -198,8 +198,18 @@ impl Asking<'_> {
             AlgoError::Loss(LossError::Missing { list, .. } | LossError::Length { list, .. }) => {
                 self.lacking(list).map_or(SignalsError::Algo(error), |lacking| self.missing(lacking))
             }
-            _ => SignalsError::Algo(error),
+            _ => match error.place().and_then(|(task, episode)| self.line_of(task, episode)) {
+                Some(line) => SignalsError::Line { line, reason: error.to_string() },
+                None => SignalsError::Algo(error),
+            },
         }
+    }
+
+    /// The line of an episode of a task; none where several groups go by that task.
+    fn line_of(&self, task: &TaskId, episode: usize) -> Option<usize> {
+        let mut found = self.input.groups.iter().zip(&self.input.given).filter(|(group, _)| group.task.id == *task);
+        let (_, given) = found.next().filter(|_| found.next().is_none())?;
+        given.get(episode).map(|given| given.line)
     }
 
     /// A loss's error, as one about a line.

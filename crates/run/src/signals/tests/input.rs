@@ -244,3 +244,27 @@ fn broken_lines_never_panic() {
     }
     assert!((100..9_900).contains(&n_read), "{n_read} of 10000 could still be read");
 }
+
+#[test]
+fn an_episode_that_an_algorithm_refuses_is_blamed_by_its_line() {
+    let lines = "{\"reward\":1,\"logp_sampler\":[null,-1]}\n\n{\"reward\":-1,\"logp_sampler\":[null,-1]}\n";
+    let error = signals(&Input::read(lines.as_bytes()).unwrap(), &set("max_rl", &[]), 1).unwrap_err();
+    assert_eq!(error.line(), Some(3), "{error}");
+}
+
+#[test]
+fn interpolating_between_versions_needs_to_be_told_them() {
+    let line = |rest: &str| format!("{{\"reward\":1,\"logp_sampler\":[null,-1],\"logp\":[null,-2]{rest}}}\n");
+    let ask = |text: String| {
+        let settings = set("grpo", &["correction.rule=decoupled"]);
+        signals(&Input::read(text.as_bytes()).unwrap(), &settings, 1)
+    };
+    let reward = |text: String| text.replace("\"reward\":1", "\"reward\":0");
+    let error = ask(line("") + &reward(line(""))).unwrap_err();
+    assert_eq!(error.to_string(), "`grpo` needs `version`, which line 1 does not have");
+    let told = |version: u32| line(&format!(",\"version\":[null,{version}]"));
+    let found = ask(told(0) + &reward(told(2))).unwrap();
+    // Two versions behind, a = 2/3: log π_prox − log μ is −2/3 where log π − log μ is −1; none behind, 0.
+    let corrections: Vec<f64> = found.episodes.iter().filter_map(|e| e.correction[1]).collect();
+    assert!((corrections[0] - (-2.0f64 / 3.0).exp()).abs() < 1e-12 && corrections[1] == 1.0, "{corrections:?}");
+}
