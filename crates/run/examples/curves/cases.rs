@@ -123,6 +123,7 @@ fn feedback() -> Vec<Case> {
     };
     vec![
         case("grpo", "grpo", "the grader tells, GRPO does not read it", &[TWICE]),
+        case("reinforce_pp_alone", "reinforce_pp", "one attempt a task, nothing is read", &[ALONE, HALVES]),
         case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, TOP, FROZEN]),
         case("sdpo_ema", "sdpo", "the same from a teacher that follows", &[TWICE, TOP]),
         case("sdpo_alone", "sdpo", "one attempt a task: what the grader says", &[TOP, FROZEN, ALONE, HALVES]),
