@@ -34,12 +34,15 @@ pub(crate) struct Case {
     pub(crate) control: Option<Vec<String>>,
     /// The most interesting of the changes, for the table.
     pub(crate) note: &'static str,
+    /// Whether it starts earlier in the warm-up, when few answers are right.
+    pub(crate) early: bool,
 }
 
 impl Case {
     fn new(name: &str, algorithm: &'static str, note: &'static str, changes: &[&str], control: &[&str]) -> Case {
         let own = |list: &[&str]| list.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
-        Case { name: name.to_owned(), algorithm, note, changes: own(changes), control: Some(own(control)) }
+        let name = name.to_owned();
+        Case { name, algorithm, note, changes: own(changes), control: Some(own(control)), early: false }
     }
 }
 
@@ -114,20 +117,27 @@ pub(crate) fn algorithms() -> Vec<Case> {
     ]
 }
 
-/// The same grader for all, which says what would have been right; only `sdpo` reads it.
+/// The same grader for all, which says what would have been right and which only `sdpo` reads; from the start of the other
+/// tables, and from one where a group of attempts is seldom right once.
 fn feedback() -> Vec<Case> {
-    let tells = "env.0.grader=[{ kind = 'last_number', tells = true }]";
-    let case = |name, algorithm, note, changes: &[&str]| Case {
-        control: None,
-        ..Case::new(name, algorithm, note, &[&["eval.every=5", "eval.attempts=1", tells], changes].concat(), &[])
-    };
-    vec![
-        case("grpo", "grpo", "the grader tells, GRPO does not read it", &[TWICE]),
-        case("reinforce_pp_alone", "reinforce_pp", "one attempt a task, nothing is read", &[ALONE, HALVES]),
-        case("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, TOP, FROZEN]),
-        case("sdpo_ema", "sdpo", "the same from a teacher that follows", &[TWICE, TOP]),
-        case("sdpo_alone", "sdpo", "one attempt a task: what the grader says", &[TOP, FROZEN, ALONE, HALVES]),
-    ]
+    let all = ["eval.every=5", "eval.attempts=1", "env.0.grader=[{ kind = 'last_number', tells = true }]"];
+    let shapes: [(&str, &'static str, &'static str, &[&str]); 6] = [
+        ("grpo", "grpo", "nothing", &[TWICE]),
+        ("reinforce_pp", "reinforce_pp", "nothing", &[TWICE]),
+        ("sdpo", "sdpo", "an attempt that succeeded, else what the grader says", &[TWICE, TOP, FROZEN]),
+        ("sdpo_ema", "sdpo", "the same, from a teacher that follows", &[TWICE, TOP]),
+        ("reinforce_pp_alone", "reinforce_pp", "nothing; one attempt a task", &[ALONE, HALVES]),
+        ("sdpo_alone", "sdpo", "what the grader says; one attempt a task", &[ALONE, HALVES, TOP, FROZEN]),
+    ];
+    let mut cases = Vec::new();
+    for early in [false, true] {
+        for (name, algorithm, note, changes) in shapes {
+            let name = if early { format!("early_{name}") } else { name.to_owned() };
+            let changes = [&all, changes].concat();
+            cases.push(Case { control: None, early, ..Case::new(&name, algorithm, note, &changes, &[]) });
+        }
+    }
+    cases
 }
 
 /// Every correction at every lag, from the same start with the same settings.

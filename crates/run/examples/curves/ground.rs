@@ -63,14 +63,18 @@ const TOKENS: u64 = 4;
 
 /// Where in the warm-up runs start: the evaluation nearest to this share of right answers, which must lie in the bounds.
 const WANTED: f64 = 0.3;
+/// And where rows with an early start do.
+const EARLY: f64 = 0.09;
 const BOUNDS: (f64, f64) = (0.15, 0.35);
 
 pub(crate) struct Ground {
     folder: PathBuf,
     /// Held-out questions with two answers.
     pairs: Vec<Pair>,
-    /// The checkpoint that all runs start from.
+    /// The checkpoint that runs start from.
     start: PathBuf,
+    /// That of the rows with an early start.
+    early: PathBuf,
 }
 
 impl Ground {
@@ -78,14 +82,16 @@ impl Ground {
     pub(crate) fn make(options: &Options) -> Result<Ground, Box<dyn Error>> {
         let folder = std::path::absolute(&options.out)?;
         std::fs::create_dir_all(folder.join("runs"))?;
-        let mut ground = Ground { start: PathBuf::new(), pairs: Vec::new(), folder };
+        let mut ground = Ground { start: PathBuf::new(), early: PathBuf::new(), pairs: Vec::new(), folder };
         model::write(&ground.model(), &SHAPE, 1)?;
         ground.data(options)?;
         let warm = ground.warm_up(options)?;
-        let nearest =
-            |a: &&trial::Point, b: &&trial::Point| (a.accuracy - WANTED).abs().total_cmp(&(b.accuracy - WANTED).abs());
-        let start =
-            warm.points.iter().filter(|p| p.step > 0).min_by(nearest).ok_or("the warm-up was never evaluated")?;
+        let nearest = |wanted: f64| {
+            let by = |p: &&trial::Point| (p.accuracy - wanted).abs();
+            let all = warm.points.iter().filter(|p| p.step > 0);
+            all.min_by(|a, b| by(a).total_cmp(&by(b))).ok_or("the warm-up was never evaluated")
+        };
+        let (start, early) = (nearest(WANTED)?, nearest(EARLY)?);
         let last = warm.points.last().ok_or("the warm-up was never evaluated")?;
         println!(
             "start: step {} of the warm-up, {:.3} right; its end, which teaches `distill`: {:.3}",
@@ -97,6 +103,7 @@ impl Ground {
             );
         }
         ground.start = ground.checkpoint("warm-up", start.step)?;
+        ground.early = ground.checkpoint("warm-up", early.step)?;
         ground.teachers(last.step)?;
         Ok(ground)
     }
@@ -141,7 +148,7 @@ impl Ground {
             model: &self.model(),
             base: &self.folder,
             folder: &self.folder.join("runs").join(&name),
-            from: Some(&self.start),
+            from: Some(if case.early { &self.early } else { &self.start }),
             teacher: case.teacher(control).map(|name| self.folder.join(name)),
             threads: options.threads,
             budget: options.steps * EPISODES * TOKENS,
