@@ -1,7 +1,8 @@
 //! An attempt that has ended but has no verdict yet.
 
-use episode::{Cause, Episode, EpisodeKey, Message, Outcome, Role, Sequence, Stage, StopReason};
+use episode::{Cause, Conduct, Episode, EpisodeKey, Message, Outcome, Role, Sequence, Stage, StopReason};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Everything of an [`Episode`] but its outcome, unless the system or the user already decided that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -11,10 +12,17 @@ pub struct Attempt {
     pub key: EpisodeKey,
     /// The tokens.
     pub sequences: Vec<Sequence>,
-    /// What was said, the policy's turns without their stop tokens and stop strings.
+    /// What was said, the policy's turns without their stop tokens and stop strings, and without the calls that were read
+    /// from them.
     pub messages: Vec<Message>,
     /// Why the policy stopped.
     pub stop: StopReason,
+    /// What it did with tools.
+    #[serde(default, skip_serializing_if = "Conduct::is_empty")]
+    pub conduct: Conduct,
+    /// How its world stood at the end; for the grader.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub state: Value,
     /// A failure or a cancellation: then there is nothing to grade.
     pub settled: Option<Outcome>,
 }
@@ -35,6 +43,7 @@ impl Attempt {
             outcome,
             stop: self.stop,
             turn_rewards: Vec::new(),
+            conduct: self.conduct,
         }
     }
 

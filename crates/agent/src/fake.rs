@@ -1,8 +1,9 @@
 //! A chat format without a vocabulary: one token a character, two special tokens around a message.
 
-use episode::{Message, Token};
+use episode::{Message, Token, ToolSpec};
+use text::dialect::{Dialect, Reading, Strictness};
 
-use crate::Codec;
+use crate::{Codec, Next};
 
 /// Renders `START role newline content END newline` for each message, characters as their code points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,20 +50,30 @@ impl Chars {
 }
 
 impl Codec for Chars {
-    fn open(&self, messages: &[Message]) -> Result<Vec<Token>, String> {
+    fn open(&self, messages: &[Message], tools: &[ToolSpec]) -> Result<Vec<Token>, String> {
         let mut tokens = Vec::new();
+        if !tools.is_empty() {
+            let names: Vec<&str> = tools.iter().map(|t| t.name.as_str()).collect();
+            Self::push(&mut tokens, "tools");
+            tokens.extend(Self::turn(&names.join(" ")));
+            tokens.push(u32::from('\n'));
+        }
         Self::render(&mut tokens, messages)?;
         Ok(tokens)
     }
 
-    fn go_on(&self, closed: bool, messages: &[Message]) -> Result<Vec<Token>, String> {
+    fn go_on(&self, _: &[Message], _: &[ToolSpec], closed: bool, new: &[Message]) -> Result<Next, String> {
         let mut tokens = if closed { Vec::new() } else { vec![Self::END] };
         tokens.push(u32::from('\n'));
-        Self::render(&mut tokens, messages)?;
-        Ok(tokens)
+        Self::render(&mut tokens, new)?;
+        Ok(Next::Append(tokens))
     }
 
     fn decode(&self, tokens: &[Token]) -> String {
         tokens.iter().filter_map(|t| char::from_u32(*t)).collect()
+    }
+
+    fn read(&self, text: &str, tools: &[ToolSpec]) -> Reading {
+        Dialect::Json.read(text, tools, Strictness::Lenient)
     }
 }

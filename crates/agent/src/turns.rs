@@ -1,12 +1,16 @@
 //! The loop itself, one attempt at a time, without waiting for anything.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use episode::random::Stream;
-use episode::{Cause, EpisodeKey, Message, Role, Sequence, Stage, StopReason, Token};
+use episode::{Cause, Conduct, EpisodeKey, Message, Role, Sequence, Stage, StopReason, Token, ToolSpec};
+use gate::Session;
 use policy::{Job, PolicyError, Sampled, Sampling};
+use serde_json::Value;
 
-use crate::{Attempt, Codec, Opening, Reaction, World};
+use crate::hands::{Hands, Heard};
+use crate::{Asks, Attempt, Codec, Next, Opening, World};
 
 /// How far an attempt may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +19,22 @@ pub struct Limits {
     pub turns: usize,
     /// The most tokens a sequence may have; see [`policy::Sampler::context`].
     pub context: usize,
+    /// At most this many sampled tokens, over all turns.
+    pub tokens: usize,
+    /// At most this many tool calls.
+    pub calls: usize,
+    /// At most this many calls that the gate did not let through.
+    pub denied: usize,
+    /// The longest an attempt may take, without the time in which it was set aside; looked at between turns and calls.
+    pub wall: Duration,
+}
+
+impl Limits {
+    /// This many turns within a context, and nothing else limited.
+    pub fn turns(turns: usize, context: usize) -> Self {
+        let (tokens, calls, denied) = (usize::MAX, usize::MAX, usize::MAX);
+        Limits { turns, context, tokens, calls, denied, wall: Duration::MAX }
+    }
 }
 
 /// What all attempts of one collection have in common.
@@ -28,6 +48,10 @@ pub struct Frame {
     pub limits: Limits,
     /// The run's seed.
     pub run_seed: u64,
+    /// The time since some moment; never goes back.
+    pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// Who is asked when the gate wants an approval; nobody in training, and then such a call is denied.
+    pub asks: Option<Arc<dyn Asks>>,
 }
 
 /// What comes next.
@@ -42,20 +66,35 @@ pub enum Step {
 pub struct Turns {
     id: u64,
     frame: Frame,
-    world: Box<dyn World>,
-    stream: Stream,
+    hands: Hands,
     prompt: Arc<[Token]>,
     turns_taken: usize,
+    /// When it began, or was taken up again.
+    since: Duration,
     attempt: Attempt,
+}
+
+/// Where an attempt takes place.
+pub struct Place {
+    /// Its world.
+    pub world: Box<dyn World>,
+    /// Its way through the gate; without one there are no tools. What kept it from being opened fails the attempt.
+    pub session: Result<Option<Session>, String>,
+}
+
+impl Place {
+    /// A world without tools.
+    pub fn plain(world: impl World + 'static) -> Self {
+        Place { world: Box::new(world), session: Ok(None) }
+    }
 }
 
 impl Turns {
     /// Begins an attempt; `id` names its jobs.
     ///
-    /// - Holds: the random stream depends on (run seed, step, task, sample) alone, and the token at position `p` of the
-    ///   sequence uses its number `p`, so turns never share numbers and scheduling cannot matter.
-    pub fn begin(id: u64, key: EpisodeKey, opening: &Opening, frame: &Frame, world: Box<dyn World>) -> Step {
-        let stream = stream(frame.run_seed, &key);
+    /// - Holds: the random stream depends on (run seed, step, task, sample, sequence) alone, and the token at position `p` of
+    ///   the sequence uses its number `p`, so turns never share numbers and scheduling cannot matter.
+    pub fn begin(id: u64, key: EpisodeKey, opening: &Opening, frame: &Frame, place: Place) -> Step {
         let messages = opening.messages.to_vec();
         let role = messages.last().map_or(Role::User, |m| m.role);
         let mut sequence = Sequence::new();
@@ -64,53 +103,97 @@ impl Turns {
             settled = Attempt::failed(Stage::Environment, Cause::new("template", reason));
             Vec::new().into()
         });
+        if let Err(reason) = &place.session {
+            settled = Attempt::failed(Stage::Tool, Cause::new("gate", reason));
+        }
         sequence.append_context(role, &prompt);
         // Nothing was said yet, so nothing but the system can have stopped it.
         let stop = StopReason::Cancelled;
-        let attempt = Attempt { key, sequences: vec![sequence], messages, stop, settled };
-        Turns { id, frame: frame.clone(), world, stream, prompt, turns_taken: 0, attempt }.ask()
+        let conduct = Conduct::default();
+        let attempt = Attempt { key, sequences: vec![sequence], messages, stop, conduct, state: Value::Null, settled };
+        Turns::of(id, attempt, opening.tools.clone(), prompt, frame, place).ask()
     }
 
-    /// An attempt that was set aside, from its record; its first `n_given` messages are the task's.
+    fn of(
+        id: u64,
+        attempt: Attempt,
+        tools: Arc<[ToolSpec]>,
+        prompt: Arc<[Token]>,
+        frame: &Frame,
+        place: Place,
+    ) -> Turns {
+        let hands = Hands::new(place, tools, frame);
+        let since = (frame.clock)();
+        Turns { id, frame: frame.clone(), hands, prompt, turns_taken: 0, since, attempt }
+    }
+
+    /// An attempt that was set aside, from its record; `opening` is its task's.
     ///
     /// What the world was told and answered is told again, and must be answered alike: a world that cannot repeat itself
-    /// fails the attempt.
+    /// fails the attempt. The gate rules again and writes no second receipts.
     ///
     /// - Holds: going on is the same as if it had never been put down.
     pub fn restore(
         id: u64,
         attempt: Attempt,
-        n_given: usize,
+        opening: &Opening,
         frame: &Frame,
-        world: Box<dyn World>,
+        place: Place,
     ) -> Result<Turns, Box<Attempt>> {
-        let stream = stream(frame.run_seed, &attempt.key);
-        let prompt = Vec::new().into();
-        let mut turns = Turns { id, frame: frame.clone(), world, stream, prompt, turns_taken: 0, attempt };
+        let mut turns = Turns::of(id, attempt, opening.tools.clone(), Vec::new().into(), frame, place);
         if turns.attempt.sequences.is_empty() {
             return Err(Box::new(turns.failed(Stage::Environment, Cause::new("record", "it has no sequence"))));
         }
-        let messages = turns.attempt.messages.clone();
+        match turns.repeat(opening.messages.len()) {
+            Ok(()) => Ok(turns),
+            Err((stage, cause)) => Err(Box::new(turns.failed(stage, cause))),
+        }
+    }
+
+    /// Tells the world again what it was told.
+    fn repeat(&mut self, n_given: usize) -> Result<(), (Stage, Cause)> {
+        let odd = |text: &str| (Stage::Environment, Cause::new("not_repeatable", text));
+        let messages = self.attempt.messages.clone();
         let mut rest = messages.iter().skip(n_given).peekable();
-        while let Some(said) = rest.next() {
-            turns.turns_taken += 1;
-            let answered = match turns.world.answer(&said.content) {
-                Ok(Reaction::Say(messages)) => messages,
-                Ok(Reaction::End) => Vec::new(),
-                Err(cause) => return Err(Box::new(turns.failed(Stage::Environment, cause))),
+        let told = self.complete_turns();
+        let mut conduct = Conduct { restarts: self.attempt.conduct.restarts, ..Conduct::default() };
+        self.hands.repeats(true);
+        for tokens in told {
+            self.turns_taken += 1;
+            let (said, _) = self.hands.read(&tokens);
+            if rest.next().map(|m| m.role) != Some(Role::Assistant) {
+                return Err(odd("its record has other turns than its tokens"));
+            }
+            let late = self.since.saturating_add(self.frame.limits.wall);
+            let Heard::Say(answered) = self.hands.hear(&said, &mut conduct, &self.frame, late)? else {
+                return Err(odd("it no longer answers what it answered before the attempt was set aside"));
             };
             for message in &answered {
                 if rest.next_if_eq(&message).is_none() {
-                    let text = "it answered otherwise when the attempt was taken up again";
-                    return Err(Box::new(turns.failed(Stage::Environment, Cause::new("not_repeatable", text))));
+                    return Err(odd("it answered otherwise when the attempt was taken up again"));
                 }
             }
-            if answered.is_empty() || rest.peek().is_some_and(|m| m.role != Role::Assistant) {
-                let text = "it no longer answers what it answered before the attempt was set aside";
-                return Err(Box::new(turns.failed(Stage::Environment, Cause::new("not_repeatable", text))));
+        }
+        if rest.peek().is_some() {
+            return Err(odd("it no longer answers what it answered before the attempt was set aside"));
+        }
+        self.hands.repeats(false);
+        self.attempt.conduct = conduct;
+        Ok(())
+    }
+
+    /// The tokens of each turn that the policy completed.
+    fn complete_turns(&self) -> Vec<Vec<Token>> {
+        let mut turns = Vec::new();
+        for sequence in &self.attempt.sequences {
+            for turn in sequence.turns().iter().filter(|t| sequence.sampled().get(t.span.start) == Some(&true)) {
+                turns.push(sequence.tokens()[turn.span.clone()].to_vec());
             }
         }
-        Ok(turns)
+        if self.attempt.sequences.last().is_some_and(|s| s.n_open() > 0) {
+            turns.pop();
+        }
+        turns
     }
 
     /// The attempt as it stands: what [`Turns::restore`] takes.
@@ -141,6 +224,7 @@ impl Turns {
     /// Goes on with a job that was set aside.
     pub fn go_on(mut self) -> Step {
         self.prompt = self.sequence().tokens().into();
+        self.since = (self.frame.clock)();
         self.ask()
     }
 
@@ -157,14 +241,12 @@ impl Turns {
             return self.fail(Stage::Sampler, Cause::new("bad_sample", error.to_string()));
         }
         self.turns_taken += 1;
-        let said = self.text_of(&turn, sampled.stop);
-        self.attempt.messages.push(Message::new(Role::Assistant, said.clone()));
+        let (said, closed) = self.hands.read(&turn);
+        let calls = said.calls.iter().filter_map(|c| c.as_ref().ok().cloned()).collect();
+        self.attempt.messages.push(Message { calls, ..Message::new(Role::Assistant, said.said.clone()) });
         self.attempt.stop = sampled.stop;
         match sampled.stop {
-            StopReason::Eos | StopReason::Stop => {
-                let closed = self.is_closed(&sampled.tokens);
-                self.react(&said, closed)
-            }
+            StopReason::Eos | StopReason::Stop => self.react(&said, closed),
             StopReason::Cancelled => {
                 self.attempt.settled = Some(episode::Outcome::Cancelled);
                 self.finish()
@@ -187,21 +269,29 @@ impl Turns {
         }
     }
 
-    fn react(mut self, said: &str, closed: bool) -> Step {
-        let messages = match self.world.answer(said) {
-            Ok(Reaction::End) => return self.finish(),
+    fn react(mut self, said: &text::dialect::Reading, closed: bool) -> Step {
+        let late = self.since.saturating_add(self.frame.limits.wall);
+        let messages = match self.hands.hear(said, &mut self.attempt.conduct, &self.frame, late) {
+            Ok(Heard::End) => return self.finish(),
+            Ok(Heard::Stop(reason)) => return self.stop(reason),
             // Left out of the record, since the policy never sees it.
-            Ok(Reaction::Say(_)) if self.turns_taken >= self.frame.limits.turns => return self.stop(StopReason::Turns),
-            Ok(Reaction::Say(messages)) => messages,
-            Err(cause) => return self.fail(Stage::Environment, cause),
+            Ok(Heard::Say(_)) if self.turns_taken >= self.frame.limits.turns => return self.stop(StopReason::Turns),
+            Ok(Heard::Say(messages)) => messages,
+            Err((stage, cause)) => return self.fail(stage, cause),
         };
-        let tokens = match self.frame.codec.go_on(closed, &messages) {
-            Ok(tokens) => tokens,
-            Err(reason) => return self.fail(Stage::Environment, Cause::new("template", reason)),
-        };
+        let (history, tools) = (&self.attempt.messages, self.hands.tools());
         let role = messages.last().map_or(Role::User, |m| m.role);
+        match self.frame.codec.go_on(history, tools, closed, &messages) {
+            Ok(Next::Append(tokens)) => self.sequence().append_context(role, &tokens),
+            Ok(Next::Anew(tokens)) => {
+                self.attempt.conduct.restarts += 1;
+                let mut sequence = Sequence::new();
+                sequence.append_context(role, &tokens);
+                self.attempt.sequences.push(sequence);
+            }
+            Err(reason) => return self.fail(Stage::Environment, Cause::new("template", reason)),
+        }
         self.attempt.messages.extend(messages);
-        self.sequence().append_context(role, &tokens);
         self.prompt = self.sequence().tokens().into();
         self.ask()
     }
@@ -213,33 +303,23 @@ impl Turns {
         }
         let begun = self.attempt.sequences.last().map_or(0, Sequence::n_open);
         let before = self.prompt.len().saturating_sub(begun);
-        let room = self.frame.limits.context.saturating_sub(before);
-        if room <= begun {
+        let context = self.frame.limits.context.saturating_sub(before);
+        if context <= begun {
             return self.stop(StopReason::Context);
         }
+        let sampled: usize = self.attempt.sequences.iter().map(Sequence::n_sampled).sum();
+        let tokens = self.frame.limits.tokens.saturating_sub(sampled - begun);
+        if tokens <= begun {
+            return self.stop(StopReason::Length);
+        }
+        let room = context.min(tokens);
         let mut sampling = self.frame.sampling.clone();
         if sampling.max_tokens > room {
             Arc::make_mut(&mut sampling).max_tokens = room;
         }
-        let job = Job { id: self.id, prompt: self.prompt.clone(), begun, sampling, stream: self.stream };
+        let stream = stream(self.frame.run_seed, &self.attempt.key, self.attempt.sequences.len() - 1);
+        let job = Job { id: self.id, prompt: self.prompt.clone(), begun, sampling, stream };
         Step::Sample(self, job)
-    }
-
-    fn is_closed(&self, tokens: &[Token]) -> bool {
-        tokens.last().is_some_and(|t| self.frame.sampling.stop_tokens.contains(t))
-    }
-
-    /// What was said: without the stop token, and up to the first stop string.
-    fn text_of(&self, tokens: &[Token], stop: StopReason) -> String {
-        let n = tokens.len() - usize::from(self.is_closed(tokens));
-        let mut text = self.frame.codec.decode(&tokens[..n]);
-        if stop == StopReason::Stop {
-            let stops = self.frame.sampling.stop_strings.iter().filter(|s| !s.is_empty());
-            if let Some(end) = stops.filter_map(|s| text.find(s.as_str())).min() {
-                text.truncate(end);
-            }
-        }
-        text
     }
 
     fn sequence(&mut self) -> &mut Sequence {
@@ -260,303 +340,21 @@ impl Turns {
         self.finish()
     }
 
-    fn finish(self) -> Step {
+    fn finish(mut self) -> Step {
+        self.attempt.state = self.hands.state();
         Step::Finished(self.attempt)
     }
 }
 
-/// An attempt's random numbers.
-fn stream(run_seed: u64, key: &EpisodeKey) -> Stream {
-    Stream::new("sample", &[run_seed, key.step, key.task.bits(), u64::from(key.sample)])
+/// The random numbers of an attempt's sequence, counted from 0.
+fn stream(run_seed: u64, key: &EpisodeKey, sequence: usize) -> Stream {
+    let mut words = vec![run_seed, key.step, key.task.bits(), u64::from(key.sample)];
+    // Positions begin again in a second sequence, so its numbers must be others.
+    words.extend((sequence > 0).then_some(sequence as u64));
+    Stream::new("sample", &words)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fake::Chars;
-    use crate::{Silent, World};
-    use episode::{Outcome, Task};
-
-    /// A world that says each of its lines once and is then content, or breaks.
-    struct Lines(Vec<Result<&'static str, &'static str>>);
-
-    impl World for Lines {
-        fn answer(&mut self, said: &str) -> Result<Reaction, Cause> {
-            if self.0.is_empty() {
-                return Ok(Reaction::End);
-            }
-            match self.0.remove(0) {
-                Ok(line) => Ok(Reaction::Say(vec![Message::new(Role::Tool, format!("{line} after {said}"))])),
-                Err(why) => Err(Cause::new("broken", why)),
-            }
-        }
-    }
-
-    fn frame(turns: usize, context: usize) -> Frame {
-        let mut sampling = Sampling::plain(1.0, 8, vec![Chars::END]);
-        sampling.stop_strings = vec!["\n\n".to_owned()];
-        Frame { codec: Arc::new(Chars), sampling: Arc::new(sampling), limits: Limits { turns, context }, run_seed: 7 }
-    }
-
-    fn key(question: &str) -> (EpisodeKey, Opening) {
-        let task = Task::new("test", vec![Message::new(Role::User, question)], 1.into(), 0.into());
-        (EpisodeKey { step: 3, task: task.id.clone(), sample: 2 }, Opening::new(&Chars, &task.messages))
-    }
-
-    fn begin(frame: &Frame, world: impl World + 'static) -> Step {
-        let (key, opening) = key("hi");
-        Turns::begin(9, key, &opening, frame, Box::new(world))
-    }
-
-    fn sampled(tokens: Vec<Token>, stop: StopReason) -> Sampled {
-        let logp = vec![-0.5; tokens.len()];
-        Sampled { id: 9, logp_t1: logp.clone(), logp, tokens, stop, version: 4 }
-    }
-
-    fn says(text: &str) -> Sampled {
-        sampled(Chars::turn(text), StopReason::Eos)
-    }
-
-    fn waiting(step: Step) -> (Turns, Job) {
-        match step {
-            Step::Sample(turns, job) => (turns, job),
-            Step::Finished(attempt) => panic!("needed a job, got {attempt:?}"),
-        }
-    }
-
-    fn finished(step: Step) -> Attempt {
-        match step {
-            Step::Finished(attempt) => attempt,
-            Step::Sample(_, job) => panic!("needed the end, got {job:?}"),
-        }
-    }
-
-    const PROMPT: &str = "<user\nhi>\n<assistant\n";
-
-    /// Special tokens as angle brackets, to be read.
-    fn read(tokens: &[Token]) -> String {
-        let shown = |t: &Token| match *t {
-            Chars::START => '<',
-            Chars::END => '>',
-            other => char::from_u32(other).unwrap(),
-        };
-        tokens.iter().map(shown).collect()
-    }
-
-    #[test]
-    fn one_turn_ends_with_the_reply_without_its_stop_token() {
-        let (turns, job) = waiting(begin(&frame(1, 100), Silent));
-        assert_eq!((job.id, read(&job.prompt).as_str()), (9, PROMPT));
-        let attempt = finished(turns.feed(says("42")));
-        assert_eq!((attempt.reply(), attempt.stop, &attempt.settled), ("42", StopReason::Eos, &None));
-        assert_eq!(read(attempt.sequences[0].tokens()), format!("{PROMPT}42>"));
-    }
-
-    #[test]
-    fn d5_only_sampled_tokens_are_marked_stop_token_included_and_separator_excluded() {
-        let (turns, _) = waiting(begin(&frame(2, 100), Lines(vec![Ok("no")])));
-        let (turns, job) = waiting(turns.feed(says("a")));
-        let attempt = finished(turns.feed(says("b")));
-        let sequence = &attempt.sequences[0];
-        let text = format!("{PROMPT}a>\n<tool\nno after a>\n<assistant\nb>");
-        assert_eq!(read(sequence.tokens()), text);
-        assert_eq!(read(&job.prompt), text[..text.len() - 2]);
-        let marked: Vec<usize> = (0..text.len()).filter(|i| sequence.sampled()[*i]).collect();
-        let (first, last) = (PROMPT.len(), text.len() - 2);
-        assert_eq!(marked, [first, first + 1, last, last + 1]);
-    }
-
-    #[test]
-    fn d12_every_list_grows_with_every_append() {
-        let (turns, _) = waiting(begin(&frame(3, 200), Lines(vec![Ok("x"), Ok("y")])));
-        let (turns, _) = waiting(turns.feed(says("a")));
-        let (turns, _) = waiting(turns.feed(says("b")));
-        let attempt = finished(turns.feed(says("c")));
-        let s = &attempt.sequences[0];
-        let lengths = [s.tokens().len(), s.sampled().len(), s.logp().len(), s.logp_t1().len(), s.version().len()];
-        assert!(lengths.iter().all(|n| *n == s.len()), "{lengths:?}");
-        assert_eq!(s.n_sampled(), 6);
-        assert_eq!(s.turns().len(), 6);
-    }
-
-    #[test]
-    fn e1_each_prompt_extends_the_one_before_with_what_was_sampled() {
-        let mut next = waiting(begin(&frame(4, 400), Lines(vec![Ok("x"), Ok("y"), Ok("z")])));
-        for round in 0..3 {
-            // Token ids no encoder would choose: they stay as they were sampled.
-            let odd = sampled(vec![round + 1, 1, 1, Chars::END], StopReason::Eos);
-            let before = [&next.1.prompt[..], &odd.tokens].concat();
-            next = waiting(next.0.feed(odd));
-            assert_eq!(next.1.prompt[..before.len()], before);
-        }
-    }
-
-    fn part(tokens: Vec<Token>, version: u32) -> Sampled {
-        Sampled { version, ..sampled(tokens, StopReason::Cancelled) }
-    }
-
-    #[test]
-    fn d12_a_turn_set_aside_goes_on_as_one_turn_of_two_versions() {
-        let (turns, first) = waiting(begin(&frame(1, 100), Silent));
-        let turns = turns.set_aside(&part(Chars::tokens("4"), 4)).unwrap();
-        let (turns, job) = waiting(turns.go_on());
-        assert_eq!((read(&job.prompt), job.begun), (format!("{PROMPT}4"), 1));
-        assert_eq!((job.sampling.max_tokens, job.stream), (first.sampling.max_tokens, first.stream));
-        let attempt = finished(turns.feed(Sampled { version: 5, ..says("2") }));
-        assert_eq!((attempt.reply(), attempt.stop), ("42", StopReason::Eos));
-        let s = &attempt.sequences[0];
-        assert_eq!((s.turns().len(), s.n_sampled()), (2, 3));
-        assert_eq!(s.version()[PROMPT.len()..], [4, 5, 5]);
-        assert_eq!([s.sampled().len(), s.logp().len(), s.logp_t1().len(), s.version().len()], [s.len(); 4]);
-    }
-
-    #[test]
-    fn a_turn_set_aside_before_its_first_token_asks_the_same_again() {
-        let (turns, first) = waiting(begin(&frame(1, PROMPT.len() + 3), Silent));
-        let (turns, again) = waiting(turns.set_aside(&part(vec![], 4)).unwrap().go_on());
-        assert_eq!((first.prompt, first.begun), (again.prompt, again.begun));
-        // The window's end counts what was sampled before as part of the turn.
-        let (turns, job) = waiting(turns.set_aside(&part(Chars::tokens("12"), 4)).unwrap().go_on());
-        assert_eq!((job.sampling.max_tokens, job.begun), (3, 2));
-        let (turns, _) = waiting(turns.set_aside(&part(vec![], 5)).unwrap().go_on());
-        let attempt = finished(turns.feed(Sampled { version: 6, ..says("") }));
-        assert_eq!(attempt.sequences[0].turns().len(), 2, "a turn is one however often it was set aside");
-    }
-
-    #[test]
-    fn a_stop_string_that_began_before_a_turn_was_set_aside_still_ends_its_text() {
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        let turns = turns.set_aside(&part(Chars::tokens("ab\n"), 4)).unwrap();
-        let (turns, _) = waiting(turns.go_on());
-        assert_eq!(finished(turns.feed(sampled(Chars::tokens("\nc"), StopReason::Stop))).reply(), "ab");
-    }
-
-    #[test]
-    fn an_attempt_taken_up_from_its_record_goes_on_where_it_was() {
-        let world = || Box::new(Lines(vec![Ok("x"), Ok("y")]));
-        let frame = frame(3, 200);
-        let (turns, _) = waiting(begin(&frame, Lines(vec![Ok("x"), Ok("y")])));
-        let (turns, _) = waiting(turns.feed(says("a")));
-        let turns = turns.set_aside(&part(Chars::tokens("b"), 4)).unwrap();
-        let record = turns.so_far().clone();
-        let (_, want) = waiting(turns.go_on());
-        let turns = Turns::restore(9, record.clone(), 1, &frame, world()).unwrap();
-        assert_eq!(turns.so_far(), &record);
-        let (turns, job) = waiting(turns.go_on());
-        assert_eq!((job.prompt, job.begun, job.stream), (want.prompt, 1, want.stream));
-        let (turns, _) = waiting(turns.feed(says("b")));
-        assert_eq!(finished(turns.feed(says("c"))).messages.len(), 6);
-        // A world that does not repeat itself must not go on as if it had.
-        for other in [Lines(vec![Ok("z")]), Lines(vec![]), Lines(vec![Err("gone")])] {
-            let attempt = Turns::restore(9, record.clone(), 1, &frame, Box::new(other)).err().unwrap();
-            assert!(matches!(attempt.settled, Some(Outcome::Failed { stage: Stage::Environment, .. })));
-        }
-    }
-
-    #[test]
-    fn d13_a_part_without_log_probabilities_fails_the_attempt() {
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        let attempt = turns.set_aside(&Sampled { logp: vec![], ..part(Chars::tokens("4"), 4) }).err().unwrap();
-        assert!(matches!(&attempt.settled, Some(Outcome::Failed { cause, .. }) if cause.class == "bad_sample"));
-    }
-
-    #[test]
-    fn a_turn_cut_by_a_stop_string_is_closed_by_context_and_its_text_ends_before_it() {
-        let (turns, _) = waiting(begin(&frame(2, 100), Lines(vec![Ok("x")])));
-        let (turns, job) = waiting(turns.feed(sampled(Chars::tokens("ab\n\nc"), StopReason::Stop)));
-        assert!(read(&job.prompt).starts_with(&format!("{PROMPT}ab\n\nc>\n<tool\nx after ab>")));
-        let attempt = finished(turns.feed(says("d")));
-        assert_eq!(attempt.sequences[0].n_sampled(), 7);
-    }
-
-    #[test]
-    fn the_turn_limit_is_a_stop_reason_and_the_unseen_observation_is_not_recorded() {
-        let (turns, _) = waiting(begin(&frame(1, 100), Lines(vec![Ok("x")])));
-        let attempt = finished(turns.feed(says("a")));
-        assert_eq!((attempt.stop, attempt.settled, attempt.messages.len()), (StopReason::Turns, None, 2));
-    }
-
-    #[test]
-    fn i17_a_prompt_beyond_the_window_is_a_truncated_attempt_to_be_graded() {
-        for context in [PROMPT.len(), 3, 0] {
-            let attempt = finished(begin(&frame(1, context), Silent));
-            assert_eq!((attempt.stop, attempt.reply(), &attempt.settled), (StopReason::Context, "", &None));
-        }
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        let attempt = finished(turns.fault(&PolicyError::Context { needed: 9, context: 8 }));
-        assert_eq!((attempt.stop, attempt.settled), (StopReason::Context, None));
-    }
-
-    #[test]
-    fn the_window_shortens_the_turn_and_names_itself_as_the_reason() {
-        let (turns, job) = waiting(begin(&frame(1, PROMPT.len() + 2), Silent));
-        assert_eq!(job.sampling.max_tokens, 2);
-        let attempt = finished(turns.feed(sampled(Chars::tokens("12"), StopReason::Length)));
-        assert_eq!((attempt.stop, attempt.reply()), (StopReason::Context, "12"));
-        let (turns, job) = waiting(begin(&frame(1, 100), Silent));
-        assert_eq!(job.sampling.max_tokens, 8);
-        let attempt = finished(turns.feed(sampled(Chars::tokens("12345678"), StopReason::Length)));
-        assert_eq!(attempt.stop, StopReason::Length);
-    }
-
-    #[test]
-    fn d13_tokens_without_log_probabilities_fail_the_attempt_and_leave_no_trace() {
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        let mut bare = says("42");
-        bare.logp.clear();
-        let attempt = finished(turns.feed(bare));
-        let Some(Outcome::Failed { stage: Stage::Sampler, cause }) = &attempt.settled else { panic!("{attempt:?}") };
-        assert_eq!(cause.class, "bad_sample");
-        assert_eq!(cause.detail, "`logp` has 0 entries, needed 3, one a token");
-        assert_eq!((attempt.sequences[0].n_sampled(), attempt.messages.len()), (0, 1));
-    }
-
-    #[test]
-    fn g7_a_failure_keeps_its_first_cause_and_is_not_graded() {
-        let (turns, _) = waiting(begin(&frame(2, 100), Lines(vec![Err("disk on fire")])));
-        let attempt = finished(turns.feed(says("a")));
-        let episode = attempt.end(|_| panic!("graded a failed attempt"));
-        let cause = Cause::new("broken", "disk on fire");
-        assert_eq!(episode.outcome, Outcome::Failed { stage: Stage::Environment, cause });
-    }
-
-    #[test]
-    fn g4_a_cancelled_attempt_is_cancelled_not_scored() {
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        let attempt = finished(turns.feed(sampled(Chars::tokens("4"), StopReason::Cancelled)));
-        let episode = attempt.end(|_| panic!("graded a cancelled attempt"));
-        assert_eq!((episode.outcome, episode.stop), (Outcome::Cancelled, StopReason::Cancelled));
-        let (turns, _) = waiting(begin(&frame(1, 100), Silent));
-        assert_eq!(finished(turns.fault(&PolicyError::Cancelled)).settled, Some(Outcome::Cancelled));
-    }
-
-    #[test]
-    fn a_message_the_template_refuses_fails_the_attempt() {
-        let (key, opening) = key("\u{0}");
-        let attempt = finished(Turns::begin(1, key, &opening, &frame(1, 100), Box::new(Silent)));
-        assert!(matches!(&attempt.settled, Some(Outcome::Failed { cause, .. }) if cause.class == "template"));
-    }
-
-    #[test]
-    fn j16_the_stream_differs_by_seed_step_task_and_sample() {
-        let stream = |seed, step, question: &str, sample| {
-            let (mut key, opening) = key(question);
-            (key.step, key.sample) = (step, sample);
-            let frame = Frame { run_seed: seed, ..frame(1, 100) };
-            waiting(Turns::begin(0, key, &opening, &frame, Box::new(Silent))).1.stream
-        };
-        let all = [
-            stream(1, 1, "a", 1),
-            stream(2, 1, "a", 1),
-            stream(1, 2, "a", 1),
-            stream(1, 1, "b", 1),
-            stream(1, 1, "a", 2),
-        ];
-        for (i, a) in all.iter().enumerate() {
-            assert!(all[i + 1..].iter().all(|b| a.bits(0) != b.bits(0)), "{i}");
-        }
-        assert_eq!(stream(1, 1, "a", 1), all[0]);
-        let (key, _) = key("a");
-        assert_eq!(all[0], Stream::new("sample", &[1, 1, key.task.bits(), 1]));
-    }
-}
+mod tests;
+#[cfg(test)]
+mod tool_tests;

@@ -126,7 +126,7 @@ mod step;
 
 pub use error::AlgoError;
 pub use pairs::Pairs;
-pub use request::{Answers, Asked, Now, PerSequence, Request, TeacherRule};
+pub use request::{Answers, Asked, Further, Now, PerSequence, Request, TeacherRule};
 pub use settings::{
     EntropySettings, Flat, KlPlace, KlSettings, Overlong, ReductionName, ReferenceName, Spread, Truncated,
 };

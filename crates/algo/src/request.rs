@@ -16,6 +16,20 @@ pub enum Request {
     Now(Now),
     /// What the teacher thinks; whose weights the run keeps.
     Teacher(Asked),
+    /// Further attempts by the policy as it is, such as a review and a second try. Each becomes a group behind those that are
+    /// there, and what was answered before is asked again, since it does not cover them.
+    Attempts(Vec<Further>),
+}
+
+/// Further attempts at the task of a group, in other words.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Further {
+    /// The group.
+    pub of: usize,
+    /// What the policy reads.
+    pub messages: Vec<Message>,
+    /// How many attempts; at least 1.
+    pub n: usize,
 }
 
 /// What is asked of the policy as the step begins, beside log-probabilities and entropies.
@@ -59,6 +73,8 @@ pub struct Answers {
     pub now: Option<PerSequence<TokenValues>>,
     /// What the teacher thinks; absent where it was not asked.
     pub teacher: Option<PerSequence<Option<Teacher>>>,
+    /// Of each group behind those that were collected, the group it is a further attempt of, in the order they were asked for.
+    pub further: Vec<usize>,
     /// The policy's version as the step begins, from which lag is counted; absent where none is known.
     pub version: Option<u32>,
 }

@@ -70,6 +70,11 @@ impl Failure {
         Failure::new(Code::Interrupted, "interrupted")
     }
 
+    /// A fault of the gate, its rules, approvals or receipts.
+    pub(crate) fn gate(error: impl fmt::Display) -> Self {
+        Failure::bad(error.to_string())
+    }
+
     /// A refusal of the system; a file that is not there is the input's fault.
     pub(crate) fn io(action: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
         let message = format!("cannot {action} `{}`", path.display());

@@ -39,13 +39,22 @@ impl Number {
         }
     }
 
-    fn plus(self, other: Self) -> Option<Self> {
+    pub(crate) fn plus(self, other: Self) -> Option<Self> {
         let left = self.numerator.checked_mul(other.denominator)?;
         let right = other.numerator.checked_mul(self.denominator)?;
         Self::new(left.checked_add(right)?, self.denominator.checked_mul(other.denominator)?)
     }
 
-    fn over(self, other: Self) -> Option<Self> {
+    pub(crate) fn minus(self, other: Self) -> Option<Self> {
+        self.plus(Number { numerator: other.numerator.checked_neg()?, ..other })
+    }
+
+    pub(crate) fn times(self, other: Self) -> Option<Self> {
+        let top = self.numerator.checked_mul(other.numerator)?;
+        Self::new(top, self.denominator.checked_mul(other.denominator)?)
+    }
+
+    pub(crate) fn over(self, other: Self) -> Option<Self> {
         let top = self.numerator.checked_mul(other.denominator)?;
         Self::new(top, self.denominator.checked_mul(other.numerator)?)
     }

@@ -1,11 +1,15 @@
 //! Whether an environment can be trusted, found out by asking its graders.
 
+mod world;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use episode::Task;
+
+use world::Answer;
 
 use crate::{EnvError, Environment, Settings, Split, Submission, TaskSet, Ungraded, Verdict, outcome};
 
@@ -73,6 +77,10 @@ const CONSTANTS: [&str; 8] = ["0", "1", "2", "10", "42", "A", "yes", "true"];
 /// nothing; no constant answer may earn more than a guess; the same settings must give the same tasks, with no task on both
 /// sides; judging twice must agree; and no grader may fail on any of this.
 ///
+/// Where there are tools, gold is calls and so is what earns nothing: calls drawn at random must earn next to nothing, no
+/// other task's gold calls more than a guess; rules must know the tools, and a planted instruction that is carried out must
+/// be told from one that is not.
+///
 /// - Errors: [`EnvError`] when it cannot be loaded at all; `None` as the audit when cancelled.
 pub fn audit(settings: &Settings, base: &Path, probe: &Probe, cancel: &AtomicBool) -> Result<Option<Audit>, EnvError> {
     let env = settings.load(base)?;
@@ -109,25 +117,69 @@ struct Judge<'a> {
 
 struct Stopped;
 
+/// What a cheap way of answering earns.
+struct Mean {
+    /// As a share of full marks; nothing when a grader failed on it.
+    earned: Option<f64>,
+    check: Check,
+}
+
+impl Mean {
+    fn fault(name: &'static str, detail: String) -> Mean {
+        Mean { earned: None, check: Check { name, passed: false, detail } }
+    }
+
+    fn at_most(name: &'static str, mean: f64, limit: f64) -> Mean {
+        let detail = format!("earns {mean:.3}, at most {limit:.3} allowed");
+        Mean { earned: Some(mean), check: Check { name, passed: mean <= limit, detail } }
+    }
+}
+
+/// How far gold is above the best of the cheap ways: what is left for solving tasks, and not for gaming the grader.
+fn headroom(cheap: &[Mean]) -> Check {
+    let earned = cheap.iter().filter_map(|mean| Some((mean.check.name, mean.earned?)));
+    let (name, best) = earned.fold(("nothing", 0.0), |best, one| if one.1 > best.1 { one } else { best });
+    let detail = format!("{:.3} of full marks is left above the best cheap way, `{name}`", 1.0 - best);
+    Check { name: "headroom", passed: true, detail }
+}
+
 impl Judge<'_> {
     fn checks(&self, probe: &Probe, max_constant: f64, checks: &mut Vec<Check>) -> Result<(), Stopped> {
         let side = |split| self.env.tasks(split).iter().take(probe.n_tasks);
         let tasks: Vec<&Task> = side(Split::Train).chain(side(Split::HeldOut)).collect();
         checks.push(self.gold(&tasks)?);
-        let echo = |task: &Task| task.messages.last().map_or(String::new(), |m| m.content.clone());
-        checks.push(self.floor("null", &tasks, probe.max_junk, |_| String::new())?);
-        checks.push(self.floor("echo", &tasks, probe.max_junk, echo)?);
-        checks.push(self.floor("garbage", &tasks, probe.max_junk, |_| GARBAGE.to_owned())?);
-        checks.push(self.floor("keyword", &tasks, probe.max_junk, |_| KEYWORDS.to_owned())?);
+        let echo = |task: &Task| Answer::said(task.messages.last().map_or(String::new(), |m| m.content.clone()));
+        let mut cheap = vec![
+            self.floor("null", &tasks, probe.max_junk, |_| Answer::said(""))?,
+            self.floor("echo", &tasks, probe.max_junk, echo)?,
+            self.floor("garbage", &tasks, probe.max_junk, |_| Answer::said(GARBAGE))?,
+            self.floor("keyword", &tasks, probe.max_junk, |_| Answer::said(KEYWORDS))?,
+        ];
         // Among few tasks even the best guess is right more often.
         let max_constant = max_constant.max(1.0 / tasks.len().max(1) as f64);
-        checks.push(self.constant(&tasks, max_constant)?);
+        cheap.push(self.constant(&tasks, max_constant)?);
+        let has_tools = tasks.iter().any(|t| !self.env.tools(t).is_empty());
+        if has_tools {
+            cheap.push(self.random(&tasks, probe.max_junk)?);
+        }
+        let headroom = headroom(&cheap);
+        checks.extend(cheap.into_iter().map(|mean| mean.check));
+        checks.push(headroom);
+        if has_tools {
+            checks.push(self.tools(&tasks));
+        }
+        checks.extend(self.attacks(&tasks));
         checks.push(self.twice(&tasks)?);
         Ok(())
     }
 
-    fn grade(&self, task: &Task, reply: &str) -> Result<Result<Verdict, String>, Stopped> {
-        match self.env.grade(&Submission { task, reply, cancel: self.cancel }) {
+    fn grade(&self, task: &Task, answer: &Answer) -> Result<Result<Verdict, String>, Stopped> {
+        let state = match self.act(task, answer) {
+            Ok(end) => end.state,
+            Err(detail) => return Ok(Err(detail)),
+        };
+        let (reply, state) = (&*answer.reply, &state);
+        match self.env.grade(&Submission { task, reply, state, cancel: self.cancel }) {
             Ok(verdict) => Ok(Ok(verdict)),
             Err(Ungraded::Cancelled) => Err(Stopped),
             Err(Ungraded::Failed(cause)) => Ok(Err(format!("task `{}`: {}: {}", task.id, cause.class, cause.detail))),
@@ -138,7 +190,7 @@ impl Judge<'_> {
         let check = |passed, detail| Ok(Check { name: "gold", passed, detail });
         let mut n = 0;
         for task in tasks {
-            let Some(gold) = self.env.gold_reply(task) else { continue };
+            let Some(gold) = self.gold_answer(task) else { continue };
             n += 1;
             match self.grade(task, &gold)? {
                 Err(failure) => return check(false, failure),
@@ -147,7 +199,7 @@ impl Judge<'_> {
                     let verdicts = verdict.parts.iter().filter(|p| p.weight != 0.0 && !p.opinion);
                     let low = verdicts.into_iter().find(|p| (p.value - 1.0).abs() > 1e-9);
                     if let Some(part) = low {
-                        let shown = shorten(&gold);
+                        let shown = shorten(&gold.to_string());
                         let detail = format!("task `{}`: `{}` gives {} to `{shown}`", task.id, part.name, part.value);
                         return check(false, format!("{detail}, needed 1"));
                     }
@@ -155,13 +207,20 @@ impl Judge<'_> {
             }
         }
         match (n, tasks.len()) {
-            (0, _) => check(true, "not checked: no task has a gold answer that is text".to_owned()),
+            (0, _) => check(true, "not checked: no task has a gold answer that is text, or known calls".to_owned()),
             (n, all) => check(true, format!("full marks for the gold answer of {n} of {all} tasks")),
         }
     }
 
+    /// What deserves full marks, if it is known.
+    fn gold_answer(&self, task: &Task) -> Option<Answer> {
+        let (reply, calls) = (self.env.gold_reply(task), self.env.gold_calls(task));
+        (reply.is_some() || calls.is_some())
+            .then(|| Answer { reply: reply.unwrap_or_default(), calls: calls.unwrap_or_default() })
+    }
+
     /// The mean share of full marks that a way of answering earns.
-    fn mean(&self, tasks: &[&Task], answer: impl Fn(&Task) -> String) -> Result<Result<f64, String>, Stopped> {
+    fn mean(&self, tasks: &[&Task], answer: impl Fn(&Task) -> Answer) -> Result<Result<f64, String>, Stopped> {
         let mut total = 0.0;
         for task in tasks {
             match self.grade(task, &answer(task))? {
@@ -177,31 +236,32 @@ impl Judge<'_> {
         name: &'static str,
         tasks: &[&Task],
         limit: f64,
-        answer: impl Fn(&Task) -> String,
-    ) -> Result<Check, Stopped> {
+        answer: impl Fn(&Task) -> Answer,
+    ) -> Result<Mean, Stopped> {
         Ok(match self.mean(tasks, answer)? {
-            Err(detail) => Check { name, passed: false, detail },
-            Ok(mean) => {
-                Check { name, passed: mean <= limit, detail: format!("earns {mean:.3}, at most {limit:.3} allowed") }
-            }
+            Err(detail) => Mean::fault(name, detail),
+            Ok(mean) => Mean::at_most(name, mean, limit),
         })
     }
 
-    fn constant(&self, tasks: &[&Task], limit: f64) -> Result<Check, Stopped> {
+    fn constant(&self, tasks: &[&Task], limit: f64) -> Result<Mean, Stopped> {
         let name = "constant";
-        let mut answers: Vec<String> = CONSTANTS.iter().map(|c| (*c).to_owned()).collect();
-        answers.extend(self.most_common_gold(tasks));
-        let mut best = (f64::NEG_INFINITY, String::new());
+        let mut answers: Vec<Answer> = CONSTANTS.iter().map(|c| Answer::said(*c)).collect();
+        answers.extend(self.most_common_gold(tasks).map(Answer::said));
+        let calls = tasks.iter().filter_map(|t| self.env.gold_calls(t));
+        answers.extend(calls.map(|calls| Answer { reply: String::new(), calls }));
+        let mut best = (f64::NEG_INFINITY, Answer::said(""));
         for answer in answers {
             match self.mean(tasks, |_| answer.clone())? {
-                Err(detail) => return Ok(Check { name, passed: false, detail }),
+                Err(detail) => return Ok(Mean::fault(name, detail)),
                 Ok(mean) if mean > best.0 => best = (mean, answer),
                 Ok(_) => {}
             }
         }
         let (mean, answer) = best;
-        let detail = format!("the best one, `{}`, earns {mean:.3}, at most {limit:.3} allowed", shorten(&answer));
-        Ok(Check { name, passed: mean <= limit, detail })
+        let detail =
+            format!("the best one, `{}`, earns {mean:.3}, at most {limit:.3} allowed", shorten(&answer.to_string()));
+        Ok(Mean { earned: Some(mean), check: Check { name, passed: mean <= limit, detail } })
     }
 
     /// The gold answer to say if one may say only one; the first of equals in the order of the tasks.
@@ -217,10 +277,14 @@ impl Judge<'_> {
     fn twice(&self, tasks: &[&Task]) -> Result<Check, Stopped> {
         let name = "twice";
         for task in tasks {
-            for reply in [self.env.gold_reply(task).unwrap_or_default(), "1".to_owned()] {
-                let (first, second) = (self.grade(task, &reply)?, self.grade(task, &reply)?);
+            for answer in [self.gold_answer(task).unwrap_or(Answer::said("")), Answer::said("1")] {
+                let (first, second) = (self.grade(task, &answer)?, self.grade(task, &answer)?);
                 if first != second {
-                    let detail = format!("task `{}`: judging `{}` twice gave two verdicts", task.id, shorten(&reply));
+                    let detail = format!(
+                        "task `{}`: judging `{}` twice gave two verdicts",
+                        task.id,
+                        shorten(&answer.to_string())
+                    );
                     return Ok(Check { name, passed: false, detail });
                 }
             }
@@ -367,5 +431,69 @@ mod tests {
         );
         let got = audit(&slow, folder.path(), &Probe::default(), &AtomicBool::new(true)).unwrap();
         assert_eq!(got, None);
+    }
+
+    /// The audit of a shop whose stage somebody broke.
+    fn of_stage(stage: Box<dyn crate::stage::Stage>) -> Audit {
+        let levels = [(crate::shop::Level::Claim, 1.0)].into();
+        let shop = crate::shop::Settings { levels, injections: 1.0, n_train: 20, n_held_out: 4, ..Default::default() };
+        let mut env = Settings::plain(Kind::Shop(shop)).load(Path::new("")).unwrap();
+        env.stage = Some(stage);
+        let cancel = AtomicBool::new(false);
+        let (judge, mut checks) = (Judge { env: &env, cancel: &cancel }, Vec::new());
+        assert!(judge.checks(&Probe { n_tasks: 4, ..Probe::default() }, 0.25, &mut checks).is_ok());
+        Audit { env: "shop".to_owned(), checks }
+    }
+
+    /// A world that is as its task wants it to end, whatever is done.
+    struct Solved(serde_json::Value);
+
+    impl agent::World for Solved {
+        fn answer(&mut self, _said: &str) -> Result<agent::Reaction, episode::Cause> {
+            Ok(agent::Reaction::End)
+        }
+
+        fn call(&mut self, call: &episode::ToolCall) -> Result<gate::Answer, episode::Cause> {
+            Ok(gate::Answer::new(format!("{} done", call.tool), guard::Labels::default()))
+        }
+
+        fn state(&self) -> serde_json::Value {
+            self.0.clone()
+        }
+    }
+
+    struct Broken {
+        action: &'static str,
+    }
+
+    impl crate::stage::Stage for Broken {
+        fn tools(&self, _task: &Task) -> std::sync::Arc<[episode::ToolSpec]> {
+            let schema = serde_json::json!({"type": "object", "properties": {}, "required": []});
+            [episode::ToolSpec::new("look", "Looks.", self.action, schema)].into()
+        }
+
+        fn world(&self, task: &Task) -> Box<dyn agent::World> {
+            Box::new(Solved(task.gold.clone()))
+        }
+
+        fn gold_calls(&self, _task: &Task) -> Option<Vec<episode::ToolCall>> {
+            Some(vec![episode::ToolCall::new("look", serde_json::json!({}))])
+        }
+    }
+
+    #[test]
+    fn f7_a_world_that_is_solved_from_the_start_is_found() {
+        let audit = of_stage(Box::new(Broken { action: "read" }));
+        check_fails(&audit, &["null", "echo", "garbage", "keyword", "constant", "random", "attacks"]);
+        let text = audit.to_string();
+        assert!(text.contains("headroom  0.000 of full marks is left above the best cheap way, `null`"), "{text}");
+        assert!(text.contains("its attack succeeds and is not told"), "{text}");
+    }
+
+    #[test]
+    fn tools_that_rules_do_not_know_are_found() {
+        let audit = of_stage(Box::new(Broken { action: "peek" }));
+        let check = audit.checks.iter().find(|c| c.name == "tools").unwrap();
+        assert_eq!((check.passed, &*check.detail), (false, "tool `look`: no class of action is called `peek`"));
     }
 }

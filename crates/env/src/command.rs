@@ -51,7 +51,7 @@ mod tests {
         let env = toml::from_str::<crate::Settings>(&text).unwrap().load(folder.path()).unwrap();
         let task = &env.tasks(Split::Train)[0];
         assert_eq!(env.gold_reply(task).as_deref(), Some("secret"));
-        env.grade(&Submission { task, reply: "r", cancel: &AtomicBool::new(false) }).unwrap();
+        env.grade(&Submission { task, reply: "r", state: &serde_json::Value::Null, cancel: &AtomicBool::new(false) }).unwrap();
         let seen = std::fs::read_to_string(folder.path().join("seen")).unwrap();
         assert!(!seen.contains("secret"), "{seen}");
         let seen: Value = serde_json::from_str(&seen).unwrap();

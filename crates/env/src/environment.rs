@@ -8,9 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use agent::{Silent, World};
-use episode::{Cause, Outcome, Part, Stage, Task};
+use episode::{Cause, Outcome, Part, Stage as Where, Task, ToolCall, ToolSpec};
+use serde_json::Value;
 
 use crate::grader::Weighted;
+use crate::stage::Stage;
 use crate::tasks::GoldReply;
 use crate::{EnvError, Settings};
 
@@ -39,6 +41,8 @@ pub struct Submission<'a> {
     pub task: &'a Task,
     /// What the policy said last.
     pub reply: &'a str,
+    /// How its world stood at the end; see [`World::state`].
+    pub state: &'a Value,
     /// Once true, a grader that takes long gives up.
     pub cancel: &'a AtomicBool,
 }
@@ -65,7 +69,7 @@ pub enum Ungraded {
 pub fn outcome(judged: Result<Verdict, Ungraded>) -> Outcome {
     match judged {
         Ok(Verdict { reward, parts }) => Outcome::Graded { reward, parts },
-        Err(Ungraded::Failed(cause)) => Outcome::Failed { stage: Stage::Grader, cause },
+        Err(Ungraded::Failed(cause)) => Outcome::Failed { stage: Where::Grader, cause },
         Err(Ungraded::Cancelled) => Outcome::Cancelled,
     }
 }
@@ -81,6 +85,12 @@ pub trait Environment: Send + Sync {
     /// A reply that deserves full marks, if one is known; for the audit.
     fn gold_reply(&self, task: &Task) -> Option<String>;
 
+    /// Calls that deserve full marks, where tools are what it takes and the calls are known; for the audit.
+    fn gold_calls(&self, task: &Task) -> Option<Vec<ToolCall>> {
+        let _ = task;
+        None
+    }
+
     /// Judges an answer; may wait for a program, at most for [`Environment::deadline`].
     fn grade(&self, submission: &Submission<'_>) -> Result<Verdict, Ungraded>;
 
@@ -90,6 +100,12 @@ pub trait Environment: Send + Sync {
     /// The highest reward there is without opinions: every other part at 1.
     fn full_marks(&self) -> f64;
 
+    /// The tools that the policy may call in an attempt; none unless the environment says so.
+    fn tools(&self, task: &Task) -> Arc<[ToolSpec]> {
+        let _ = task;
+        [].into()
+    }
+
     /// What surrounds the policy during an attempt.
     fn world(&self, task: &Task) -> Box<dyn World> {
         let _ = task;
@@ -97,13 +113,14 @@ pub trait Environment: Send + Sync {
     }
 }
 
-/// Questions with graders: one prompt, one reply.
+/// Questions with graders, and where there are tools the world that they work in.
 pub struct TaskSet {
     pub(crate) name: String,
     pub(crate) train: Vec<Task>,
     pub(crate) held_out: Vec<Task>,
     pub(crate) gold_reply: GoldReply,
     pub(crate) graders: Vec<Weighted>,
+    pub(crate) stage: Option<Box<dyn Stage>>,
 }
 
 impl Environment for TaskSet {
@@ -120,6 +137,18 @@ impl Environment for TaskSet {
 
     fn gold_reply(&self, task: &Task) -> Option<String> {
         (self.gold_reply)(task)
+    }
+
+    fn gold_calls(&self, task: &Task) -> Option<Vec<ToolCall>> {
+        self.stage.as_ref()?.gold_calls(task)
+    }
+
+    fn tools(&self, task: &Task) -> Arc<[ToolSpec]> {
+        self.stage.as_ref().map_or_else(|| [].into(), |stage| stage.tools(task))
+    }
+
+    fn world(&self, task: &Task) -> Box<dyn World> {
+        self.stage.as_ref().map_or_else(|| Box::new(Silent) as Box<dyn World>, |stage| stage.world(task))
     }
 
     fn grade(&self, submission: &Submission<'_>) -> Result<Verdict, Ungraded> {

@@ -17,7 +17,9 @@ table! {
     /// The kinds of graders.
     Kind: Make;
     command => Command: "any program: JSON in, JSON out";
+    expression => Expression: "1 when the last line is a calculation with the numbers given that reaches the target";
     final_number => FinalNumber: "1 when the final answer (after `####`, in `\\boxed{}`, or the last number) is the gold number";
+    goal => Goal: "1 when the world ended as the task's gold has it, whatever was said";
     last_number => LastNumber: "1 when the last number of the reply is the gold number";
     only_number => OnlyNumber: "1 when the reply is one whole number and nothing else";
     text => Text: "1 when the reply is the gold text";

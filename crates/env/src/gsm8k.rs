@@ -42,7 +42,7 @@ impl Source for Settings {
             messages.push(Message::new(Role::User, self.prompt.replace("{question}", &question)));
             Ok(Task::new(env, messages, gold.into(), json!({ "solution": answer })))
         })?;
-        Ok(Loaded { train, held_out, gold_reply: Box::new(gold_reply) })
+        Ok(Loaded { train, held_out, gold_reply: Box::new(gold_reply), stage: None })
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {
@@ -108,7 +108,7 @@ mod tests {
             ("1080 or 1081", 0.0),
             ("", 0.0),
         ] {
-            let verdict = env.grade(&Submission { task, reply, cancel: &cancel }).unwrap();
+            let verdict = env.grade(&Submission { task, reply, state: &serde_json::Value::Null, cancel: &cancel }).unwrap();
             assert_eq!(verdict.reward, want, "{reply}");
         }
     }

@@ -35,7 +35,7 @@ impl Source for Settings {
 pub(crate) fn read(files: &Files<'_>) -> Result<Loaded, EnvError> {
     let mut replies = Replies::new();
     let (train, held_out) = files.read(|line: Line| line.task(files.env, &mut replies))?;
-    Ok(Loaded { train, held_out, gold_reply: Box::new(move |task| gold_reply(task, &replies)) })
+    Ok(Loaded { train, held_out, gold_reply: Box::new(move |task| gold_reply(task, &replies)), stage: None })
 }
 
 /// The replies that lines give for their tasks.

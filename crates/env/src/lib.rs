@@ -11,6 +11,10 @@ mod table;
 table! {
     /// The kinds of environments.
     Kind: Source;
+    files => Files: "errands in a small file tree, by tools";
+    shop => Shop: "errands in a shop's database, by tools";
+    countdown => Countdown: "the numbers game: reach a target from a few numbers";
+    wordgrid => Wordgrid: "guess a word of five letters in several turns";
     sums => Sums: "arithmetic questions made from a seed";
     gsm8k => Gsm8k: "word problems from a file in the format of GSM8K";
     jsonl => Jsonl: "your own tasks from a file, judged by the graders listed";
@@ -18,13 +22,16 @@ table! {
 }
 
 mod audit;
+mod draw;
 mod environment;
 mod mixture;
 mod settings;
+mod stage;
 mod tasks;
 
 pub mod answer;
 pub mod grader;
+pub mod injection;
 
 #[cfg(test)]
 mod broken;

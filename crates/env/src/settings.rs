@@ -51,7 +51,7 @@ impl Settings {
             (_, listed) => listed.to_vec(),
         };
         let graders = grader::make_all(env, &graders, base)?;
-        let Loaded { train, held_out, gold_reply } = self.kind.family().load(env, base)?;
+        let Loaded { train, held_out, gold_reply, stage } = self.kind.family().load(env, base)?;
         for task in train.iter().chain(&held_out) {
             for one in &graders {
                 one.grader.accepts(task).map_err(|reason| {
@@ -60,7 +60,7 @@ impl Settings {
                 })?;
             }
         }
-        Ok(TaskSet { name: env.clone(), train, held_out, gold_reply, graders })
+        Ok(TaskSet { name: env.clone(), train, held_out, gold_reply, graders, stage })
     }
 }
 
@@ -131,6 +131,22 @@ mod tests {
     fn every_kind_is_read_and_written_back_the_same() {
         let text = r#"
             [[env]]
+            kind = "files"
+            levels = { lookup = 1, tidy = 2 }
+            injections = 0.5
+            [[env]]
+            kind = "shop"
+            levels = { single = 1, claim = 0.5 }
+            n_others = 9
+            [[env]]
+            kind = "countdown"
+            levels = { six = 1 }
+            use_all = true
+            [[env]]
+            kind = "wordgrid"
+            guesses = 4
+            openers = 2
+            [[env]]
             kind = "sums"
             levels = { two_digit = 1, plus_times = 0.5 }
             few_shot = 2
@@ -162,8 +178,9 @@ mod tests {
         let tags: Vec<&str> = settings.iter().map(|s| s.kind.tag()).collect();
         let table: Vec<&str> = Kind::TABLE.iter().map(|(tag, _)| *tag).collect();
         assert_eq!(tags, table);
-        assert_eq!((settings[0].weight, settings[1].name.as_str(), settings[2].max_constant), (3.0, "words", 0.5));
-        assert_eq!((settings[2].graders[1].name.as_str(), settings[2].graders[1].weight), ("command", 0.1));
+        let of = |tag: &str| settings.iter().find(|s| s.kind.tag() == tag).unwrap();
+        assert_eq!((of("sums").weight, of("gsm8k").name.as_str(), of("jsonl").max_constant), (3.0, "words", 0.5));
+        assert_eq!((of("jsonl").graders[1].name.as_str(), of("jsonl").graders[1].weight), ("command", 0.1));
         let written = toml::to_string(&RunFile { env: settings.clone() }).unwrap();
         assert_eq!(parse(&written).unwrap(), settings, "{written}");
     }
@@ -171,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_unknown_is_refused_with_what_is_known() {
         check_refused("[[env]]\nname = 'a'", "missing field `kind`");
-        check_refused("[[env]]\nkind = 'sum'", "unknown kind `sum`, needed one of `sums`, `gsm8k`, `jsonl`, `command`");
+        check_refused("[[env]]\nkind = 'sum'", "unknown kind `sum`, needed one of `files`, `shop`, `countdown`, `wordgrid`, `sums`, `gsm8k`, `jsonl`, `command`");
         check_refused(
             "[[env]]\nkind = 'sums'\nlevel = 3",
             "kind `sums`: unknown field `level`, expected one of `levels`, `n_train`, `n_held_out`, `seed`, `prompt`, \
@@ -190,7 +207,8 @@ mod tests {
         );
         check_refused(
             "[[env]]\nkind = 'sums'\n[[env.grader]]\nkind = 'vibes'",
-            "`grader`: unknown kind `vibes`, needed one of `command`, `final_number`, `last_number`, `only_number`, `text`",
+            "`grader`: unknown kind `vibes`, needed one of `command`, `expression`, `final_number`, `goal`, \
+             `last_number`, `only_number`, `text`",
         );
         check_refused(
             "[[env]]\nkind = 'sums'\n[[env.grader]]\nkind = 'only_number'\nstrict = true",
@@ -238,7 +256,7 @@ mod tests {
         let env = parse(text).unwrap()[0].load(Path::new("")).unwrap();
         let task = &env.tasks(Split::Train)[0];
         let cancel = AtomicBool::new(false);
-        let grade = |reply: String| env.grade(&Submission { task, reply: &reply, cancel: &cancel }).unwrap();
+        let grade = |reply: String| env.grade(&Submission { task, reply: &reply, state: &Value::Null, cancel: &cancel }).unwrap();
         let both = grade(task.gold.to_string());
         assert_eq!((both.reward, env.full_marks()), (1.1, 1.1));
         let parts: Vec<_> = both.parts.iter().map(|p| (p.name.as_str(), p.value, p.weight)).collect();
@@ -259,7 +277,7 @@ mod tests {
         let task = &env.tasks(Split::Train)[0];
         let cancel = AtomicBool::new(false);
         let check = |reply: String, want: (f64, f64)| {
-            let verdict = env.grade(&Submission { task, reply: &reply, cancel: &cancel });
+            let verdict = env.grade(&Submission { task, reply: &reply, state: &Value::Null, cancel: &cancel });
             let outcome = crate::outcome(verdict);
             assert_eq!((outcome.reward(), outcome.verified()), (Some(want.0), Some(want.1)), "{reply}");
         };

@@ -184,7 +184,7 @@ impl Source for Settings {
             Ok(picked.iter().map(|(level, question)| self.task(env, *level, question, &examples)).collect())
         };
         let (train, held_out) = (make(Split::Train, self.n_train)?, make(Split::HeldOut, self.n_held_out)?);
-        Ok(Loaded { train, held_out, gold_reply: Box::new(|task| task.gold.as_i64().map(|n| n.to_string())) })
+        Ok(Loaded { train, held_out, gold_reply: Box::new(|task| task.gold.as_i64().map(|n| n.to_string())), stage: None })
     }
 
     fn own_grader(&self) -> Option<grader::Kind> {
@@ -413,7 +413,7 @@ mod tests {
         for level in ALL {
             let env = load(settings(&[level], 50, 10)).unwrap();
             for task in env.tasks(Split::Train) {
-                let reward = |reply: &str| env.grade(&Submission { task, reply, cancel: &cancel }).unwrap().reward;
+                let reward = |reply: &str| env.grade(&Submission { task, reply, state: &serde_json::Value::Null, cancel: &cancel }).unwrap().reward;
                 assert_eq!(reward(asked(task)), 0.0, "{}", asked(task));
                 assert_eq!(reward(&format!("{}.", task.gold)), 1.0);
                 assert_ne!(crate::answer::last_number(asked(task)), Some(Number::from(task.gold.as_i64().unwrap())));

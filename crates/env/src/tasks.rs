@@ -7,6 +7,7 @@ use episode::random::Stream;
 use episode::{Message, Task, TaskId};
 use serde::de::DeserializeOwned;
 
+use crate::stage::Stage;
 use crate::{EnvError, grader};
 
 /// Makes the tasks of one kind of environment.
@@ -21,6 +22,7 @@ pub(crate) struct Loaded {
     pub(crate) train: Vec<Task>,
     pub(crate) held_out: Vec<Task>,
     pub(crate) gold_reply: GoldReply,
+    pub(crate) stage: Option<Box<dyn Stage>>,
 }
 
 /// Tells a reply to a task that deserves full marks, where one is known.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Message, Outcome, Sequence, StopReason, Task, TaskId};
+use crate::{Conduct, Message, Outcome, Sequence, StopReason, Task, TaskId};
 
 /// What makes an episode's random stream its own: independent of batch, thread and time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Episode {
     /// empty where turns have no rewards of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turn_rewards: Vec<f64>,
+    /// What it did with tools.
+    #[serde(default, skip_serializing_if = "Conduct::is_empty")]
+    pub conduct: Conduct,
 }
 
 impl Episode {

@@ -125,7 +125,9 @@ pub enum StopReason {
     Turns,
     /// It ran past a deadline.
     Deadline,
-    /// A guard rule ended it.
+    /// It reached the limit on tool calls.
+    Calls,
+    /// It reached the limit on calls the gate did not let through.
     Guard,
     /// The run or the user stopped it.
     Cancelled,
@@ -141,6 +143,7 @@ impl StopReason {
             StopReason::Context => "context",
             StopReason::Turns => "turns",
             StopReason::Deadline => "deadline",
+            StopReason::Calls => "calls",
             StopReason::Guard => "guard",
             StopReason::Cancelled => "cancelled",
         }
@@ -169,8 +172,8 @@ mod tests {
         for stage in [Stage::Sampler, Stage::Environment, Stage::Tool, Stage::Grader] {
             assert_eq!(serde_json::json!(stage), stage.as_str());
         }
-        use StopReason::{Cancelled, Context, Deadline, Eos, Guard, Length, Stop, Turns};
-        for stop in [Eos, Stop, Length, Context, Turns, Deadline, Guard, Cancelled] {
+        use StopReason::{Calls, Cancelled, Context, Deadline, Eos, Guard, Length, Stop, Turns};
+        for stop in [Eos, Stop, Length, Context, Turns, Deadline, Calls, Guard, Cancelled] {
             assert_eq!(serde_json::json!(stop), stop.as_str());
         }
     }

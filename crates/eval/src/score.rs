@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use episode::{Episode, EpisodeKey, Group, Outcome, StopReason, TaskId};
+use episode::{Conduct, Episode, EpisodeKey, Group, Outcome, StopReason, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::{PassAtK, mean_pass_at_k, wilson_clustered};
@@ -66,6 +66,9 @@ pub struct Score {
     pub pass_at: Vec<PassAtK>,
     /// Failed attempts by `stage/class`.
     pub failures: BTreeMap<String, u64>,
+    /// What all attempts together did with tools.
+    #[serde(default, skip_serializing_if = "Conduct::is_empty")]
+    pub conduct: Conduct,
 }
 
 /// One line of a run's `evals.jsonl`: a score at a step, 0 being before training.
@@ -139,6 +142,7 @@ pub fn score(name: impl Into<String>, groups: &[Group], criteria: &Criteria<'_>)
         well_formed: criteria.well_formed.map(|f| count(&|e| f(e))),
         pass_at: criteria.ks.iter().map(|k| mean_pass_at_k(&tasks, *k)).collect(),
         failures,
+        conduct: by_key.iter().map(|(_, e)| e.conduct).sum(),
     })
 }
 
@@ -159,7 +163,15 @@ mod tests {
         sequence.append_sampled(&vec![7; n_tokens], &logp, &logp, 0).unwrap();
         let key = EpisodeKey { step: 0, task: task.id.clone(), sample };
         let messages = vec![Message::new(Role::Assistant, "42")];
-        Episode { key, sequences: vec![sequence], messages, outcome, stop, turn_rewards: Vec::new() }
+        Episode {
+            key,
+            sequences: vec![sequence],
+            messages,
+            outcome,
+            stop,
+            turn_rewards: Vec::new(),
+            conduct: episode::Conduct::default(),
+        }
     }
 
     fn graded(reward: f64) -> Outcome {

@@ -12,7 +12,7 @@ use policy::{Sampler, Sampling};
 
 use crate::stream::protocol::{Bounds, Verdict};
 use crate::stream::{Drawn, Flight, Floor, Opened, Terms};
-use crate::{Observer, RolloutError, Settings};
+use crate::{Gates, Observer, RolloutError, Settings};
 
 /// What all collections of a run have in common.
 pub struct Rollout {
@@ -20,6 +20,8 @@ pub struct Rollout {
     pub codec: Arc<dyn Codec>,
     /// Where tasks come from and who grades them.
     pub environments: Environments,
+    /// The way of every tool call to its environment.
+    pub gates: Gates,
     /// Limits and threads.
     pub settings: Settings,
 }

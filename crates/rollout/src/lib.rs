@@ -6,6 +6,7 @@
 
 mod collect;
 mod error;
+mod gates;
 pub mod stream;
 mod workers;
 
@@ -14,7 +15,11 @@ mod tests;
 
 pub use collect::{Plan, Rollout};
 pub use error::{Failures, RolloutError};
+pub use gates::Gates;
 
+use std::time::Duration;
+
+use agent::Limits;
 use episode::Episode;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +33,14 @@ pub const EVALUATION: u64 = u64::MAX;
 pub struct Settings {
     /// At most this many turns of the policy in an episode.
     pub turns: usize,
+    /// At most this many sampled tokens in an episode, over all turns.
+    pub tokens: usize,
+    /// At most this many tool calls in an episode.
+    pub calls: usize,
+    /// At most this many tool calls that the gate did not let through; the next one ends the episode.
+    pub denied: usize,
+    /// The longest an episode may take, in seconds; looked at before each tool call.
+    pub wall_s: f64,
     /// Threads that grade while the sampler samples; changes no result.
     pub graders: usize,
     /// The share of episodes that may fail before the collection is given up.
@@ -38,11 +51,26 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { turns: 1, graders: 2, max_failed: 0.2, patience_s: 30.0 }
+        Settings {
+            turns: 1,
+            tokens: 1 << 20,
+            calls: 100,
+            denied: 100,
+            wall_s: 3600.0,
+            graders: 2,
+            max_failed: 0.2,
+            patience_s: 30.0,
+        }
     }
 }
 
 impl Settings {
+    /// How far an attempt may go in a context of so many tokens.
+    pub(crate) fn limits(&self, context: usize) -> Limits {
+        let (turns, tokens, calls, denied) = (self.turns, self.tokens, self.calls, self.denied);
+        Limits { turns, context, tokens, calls, denied, wall: Duration::from_secs_f64(self.wall_s) }
+    }
+
     /// Checks every range.
     ///
     /// - Errors: [`RolloutError::Setting`].
@@ -51,6 +79,9 @@ impl Settings {
             if ok { Ok(()) } else { Err(RolloutError::Setting { key, got, needed }) }
         };
         range("turns", self.turns >= 1, self.turns as f64, "at least 1")?;
+        range("tokens", self.tokens >= 1, self.tokens as f64, "at least 1")?;
+        let wall = self.wall_s;
+        range("wall_s", (0.1..=1e6).contains(&wall), wall, "a number of seconds from 0.1 to 1000000")?;
         range("graders", (1..=256).contains(&self.graders), self.graders as f64, "a number from 1 to 256")?;
         range("max_failed", (0.0..=1.0).contains(&self.max_failed), self.max_failed, "a number from 0 to 1")?;
         let patience = self.patience_s;

@@ -13,7 +13,7 @@ use episode::{Cause, Episode, Group, Message, Outcome, Part, Role, Stage, StopRe
 use policy::fake::Scripted;
 use policy::{Jobs, PolicyError, Sampled, Sampler, Sampling};
 
-use crate::{EVALUATION, Failures, Observer, Plan, Quiet, Rollout, RolloutError, Settings};
+use crate::{EVALUATION, Failures, Gates, Observer, Plan, Quiet, Rollout, RolloutError, Settings};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -73,7 +73,7 @@ fn rollout(
 ) -> Rollout {
     let quiz = Quiz { name: "quiz", judge: Box::new(judge), world: silent };
     let environments = Environments::new(vec![(Arc::new(quiz), 1.0)]).unwrap();
-    Rollout { codec: Arc::new(Chars), environments, settings }
+    Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings }
 }
 
 fn task(question: &str, gold: &str) -> Task {
@@ -142,7 +142,7 @@ fn h4_each_task_goes_to_the_environment_that_made_it() {
         (Arc::new(env) as Arc<dyn Environment>, 1.0)
     };
     let environments = Environments::new(vec![quiz("one", 1.0), quiz("two", 2.0)]).unwrap();
-    let rollout = Rollout { codec: Arc::new(Chars), environments, settings: Settings::default() };
+    let rollout = Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings: Settings::default() };
     let of = |env: &str| Task::new(env, vec![Message::new(Role::User, "q")], 0.into(), 0.into());
     let groups = collect(&rollout, &mut parrot(), &plan(&[of("two"), of("one")], 1)).unwrap();
     assert_eq!(rewards(&groups), [[2.0], [1.0]]);
@@ -414,7 +414,7 @@ fn an_episode_of_several_turns_goes_back_to_the_sampler() {
     let quiz = Quiz { name: "quiz", judge: Box::new(honest), world: || Box::new(Twice(0)) };
     let environments = Environments::new(vec![(Arc::new(quiz), 1.0)]).unwrap();
     let settings = Settings { turns: 3, ..Settings::default() };
-    let rollout = Rollout { codec: Arc::new(Chars), environments, settings };
+    let rollout = Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings };
     let tasks: Vec<Task> = (0..4).map(|i| task(&i.to_string(), "3")).collect();
     // Says which of its turns this is.
     let mut policy = Scripted::new(Box::new(|prompt, _| {
@@ -442,5 +442,5 @@ fn settings_out_of_range_are_named() {
     let error = collect(&rollout(Settings::default(), honest), &mut parrot(), &plan(&tasks, 0)).unwrap_err();
     assert_eq!(error.to_string(), "`group_size` is 0, needed a number from 1 to 1048576");
     let error = serde_json::from_str::<Settings>(r#"{"turn": 1}"#).unwrap_err().to_string();
-    assert!(error.starts_with("unknown field `turn`, expected one of `turns`, `graders`,"), "{error}");
+    assert!(error.starts_with("unknown field `turn`, expected one of `turns`, `tokens`,"), "{error}");
 }

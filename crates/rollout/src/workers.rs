@@ -13,10 +13,13 @@ use std::time::Duration;
 
 use agent::{Attempt, Step, Turns};
 use env::{Environment, Submission, Ungraded};
-use episode::{Cause, Episode, Task};
+use episode::{Cause, Conduct, Episode, Outcome, Part, Task};
 use policy::{Job, PolicyError, Sampled};
 
 use crate::RolloutError;
+
+/// The part of a reward that denied calls cost.
+const DENIED: &str = "denied";
 
 /// Something to carry on with.
 pub(crate) struct Work {
@@ -60,7 +63,8 @@ struct Shared {
 }
 
 impl Workers {
-    pub(crate) fn start(n: usize) -> Result<Self, RolloutError> {
+    /// Starts `n` threads; a denied call costs `penalty` reward points.
+    pub(crate) fn start(n: usize, penalty: f64) -> Result<Self, RolloutError> {
         let (work, queue) = channel();
         let (results, done) = channel();
         let queue = Arc::new(Mutex::new(queue));
@@ -69,7 +73,7 @@ impl Workers {
         for i in 0..n {
             let (queue, results, shared) = (queue.clone(), results.clone(), shared.clone());
             let thread = std::thread::Builder::new().name(format!("grader {i}"));
-            threads.push(thread.spawn(move || toil(&queue, &results, &shared)).map_err(RolloutError::Thread)?);
+            threads.push(thread.spawn(move || toil(&queue, &results, &shared, penalty)).map_err(RolloutError::Thread)?);
         }
         Ok(Workers { work: Some(work), done, threads, shared, n_outstanding: 0 })
     }
@@ -120,7 +124,7 @@ impl Workers {
     }
 }
 
-fn toil(queue: &Mutex<Receiver<Work>>, results: &Sender<Done>, shared: &Shared) {
+fn toil(queue: &Mutex<Receiver<Work>>, results: &Sender<Done>, shared: &Shared, penalty: f64) {
     loop {
         // The lock is held while waiting: whoever has it takes the next work, the others queue behind it.
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -128,7 +132,7 @@ fn toil(queue: &Mutex<Receiver<Work>>, results: &Sender<Done>, shared: &Shared) 
         let slot = work.slot;
         let name = format!("environment `{}` with task `{}`", work.env.name(), work.task.id);
         shared.under_way.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, name);
-        let done = carry_on(work, &shared.stop);
+        let done = carry_on(work, &shared.stop, penalty);
         shared.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         if results.send(done).is_err() {
             return;
@@ -136,7 +140,19 @@ fn toil(queue: &Mutex<Receiver<Work>>, results: &Sender<Done>, shared: &Shared) 
     }
 }
 
-fn carry_on(work: Work, stop: &AtomicBool) -> Done {
+/// The outcome with what denied calls cost: part of the reward, but no part of whether the task was solved.
+fn penalised(outcome: Outcome, conduct: &Conduct, penalty: f64) -> Outcome {
+    match outcome {
+        Outcome::Graded { reward, mut parts } if penalty > 0.0 && conduct.calls > 0 => {
+            let denied = f64::from(conduct.denied);
+            parts.push(Part { opinion: true, ..Part::new(DENIED, denied, -penalty) });
+            Outcome::Graded { reward: reward - penalty * denied, parts }
+        }
+        other => other,
+    }
+}
+
+fn carry_on(work: Work, stop: &AtomicBool, penalty: f64) -> Done {
     let Work { slot, task, env, what } = work;
     let step = match what {
         What::Feed(turns, sampled) => turns.feed(sampled),
@@ -147,10 +163,12 @@ fn carry_on(work: Work, stop: &AtomicBool) -> Done {
         Step::Sample(turns, job) => Done::Next(slot, turns, job),
         Step::Finished(attempt) => {
             let grade = |attempt: &Attempt| {
-                let submission = Submission { task: &task, reply: attempt.reply(), cancel: stop };
+                let (reply, state) = (attempt.reply(), &attempt.state);
+                let submission = Submission { task: &task, reply, state, cancel: stop };
                 // A grader that panics must cost one episode, not the thread and with it the run.
                 let judged = catch_unwind(AssertUnwindSafe(|| env.grade(&submission)));
-                env::outcome(judged.unwrap_or_else(|payload| Err(panicked(payload.as_ref()))))
+                let judged = judged.unwrap_or_else(|payload| Err(panicked(payload.as_ref())));
+                penalised(env::outcome(judged), &attempt.conduct, penalty)
             };
             Done::Episode(slot, attempt.end(grade))
         }

@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use agent::Codec;
+use agent::{Codec, Next};
 use env::{Environment, Environments, Split, Submission, Ungraded, Verdict as Marks};
-use episode::{Group, Message, Role, Task, Token};
+use episode::{Group, Message, Role, Task, Token, ToolSpec};
 use policy::{Job, Jobs, Policy, PolicyError, Sampled, Sampler, Sampling};
 use rollout::stream::protocol::{Bounds, Verdict};
 use rollout::stream::{Flight, Stream, Terms};
-use rollout::{Quiet, Rollout, Settings};
+use rollout::{Gates, Quiet, Rollout, Settings};
 use serde_json::json;
 use smollm2::{random, shape};
 use tensor::{Cpu, Isa};
+use text::dialect::Reading;
 use train::{Engine, EngineSettings, Trainable};
 
 const BATCH: u64 = 4;
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sampling: Arc::new(Sampling::plain(1.0, LONG, Vec::new())),
         };
         let environments = Environments::new(vec![(Arc::new(Any), 1.0)])?;
-        let rollout = Rollout { codec: Arc::new(Bytes), environments, settings: Settings::default() };
+        let rollout = Rollout { codec: Arc::new(Bytes), environments, gates: Gates::none(), settings: Settings::default() };
         let mut stream = Stream::new(Arc::new(rollout), terms);
         let (mut cursor, mut flight) = (0, Flight::default());
         let (mut n_tokens, mut n_positions, mut n_held_up) = (0, 0, 0);
@@ -147,16 +148,20 @@ impl Jobs for Cut<'_> {
 struct Bytes;
 
 impl Codec for Bytes {
-    fn open(&self, messages: &[Message]) -> Result<Vec<Token>, String> {
+    fn open(&self, messages: &[Message], _: &[ToolSpec]) -> Result<Vec<Token>, String> {
         Ok(messages.iter().flat_map(|m| m.content.bytes()).map(u32::from).collect())
     }
 
-    fn go_on(&self, _: bool, messages: &[Message]) -> Result<Vec<Token>, String> {
-        self.open(messages)
+    fn go_on(&self, _: &[Message], tools: &[ToolSpec], _: bool, new: &[Message]) -> Result<Next, String> {
+        self.open(new, tools).map(Next::Append)
     }
 
     fn decode(&self, tokens: &[Token]) -> String {
         format!("{} tokens", tokens.len())
+    }
+
+    fn read(&self, text: &str, _: &[ToolSpec]) -> Reading {
+        Reading::plain(text)
     }
 }
 

@@ -1,70 +1,94 @@
-//! A model's tokenizer and chat template as the turn loop needs them.
+//! A model's tokenizer, chat template and tool-call dialect as the turn loop needs them.
 
 use std::sync::Arc;
 
 use agent::Codec;
-use episode::{Message, Role, Token};
-use text::Tokenizer;
+use episode::{Message, Token, ToolSpec};
+use text::dialect::Reading;
+use text::{Dialect, Dialogue, Next, Strictness, Tokenizer};
 
 /// The chat format of a loaded model.
 pub struct Chat {
-    tokenizer: Arc<Tokenizer>,
-    /// The token with which the template ends a turn, or else the first that ends one.
-    end: Option<Token>,
-    /// What the template writes after a turn's end token, before the next turn opens.
-    after_end: Vec<Token>,
+    dialogue: Dialogue,
+    /// Whether prompts tell of tools.
+    announces: bool,
 }
 
 impl Chat {
-    /// The chat format of a tokenizer with a chat template.
+    /// The chat format of a tokenizer with a chat template, tools called as the template has it.
     ///
     /// - Errors: a text saying what the template lacks.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Result<Chat, String> {
-        let user = Message::new(Role::User, "a");
-        let render = |messages: &[Message], open| tokenizer.render_tokens(messages, open).map_err(|e| e.to_string());
-        let opened = render(std::slice::from_ref(&user), true)?;
-        let closed = render(&[user, Message::new(Role::Assistant, "b")], false)?;
-        let said = closed.get(opened.len()..).filter(|_| closed.starts_with(&opened)).unwrap_or(&[]);
-        let end = said.iter().rposition(|t| tokenizer.eos().contains(t));
-        let after_end = end.map_or(Vec::new(), |end| said[end + 1..].to_vec());
-        let end = end.map(|at| said[at]).or(tokenizer.eos().first().copied());
-        Ok(Chat { tokenizer, end, after_end })
+        Chat::with_tools(tokenizer, None, Strictness::default())
+    }
+
+    /// [`Chat::new`] with tools called in a dialect, read as strictly as said.
+    pub fn with_tools(
+        tokenizer: Arc<Tokenizer>,
+        dialect: Option<Dialect>,
+        strictness: Strictness,
+    ) -> Result<Chat, String> {
+        let dialogue = Dialogue::new(tokenizer, dialect, strictness).map_err(|e| e.to_string())?;
+        Ok(Chat { dialogue, announces: true })
+    }
+
+    /// The same, with prompts that tell of tools or do not. What a turn calls is read either way.
+    #[must_use]
+    pub fn announcing(self, announces: bool) -> Chat {
+        Chat { announces, ..self }
+    }
+
+    /// A turn of the policy's as it would say it: its text and its calls.
+    ///
+    /// - Errors: a call that the dialect cannot spell.
+    pub fn turn(&self, message: &Message, tools: &[ToolSpec]) -> Result<String, String> {
+        if message.calls.is_empty() {
+            return Ok(message.content.clone());
+        }
+        let calls = self.dialogue.dialect().write(&message.calls, tools).map_err(|e| e.to_string())?;
+        Ok(if message.content.is_empty() { calls } else { format!("{}\n{calls}", message.content) })
+    }
+
+    /// The tools that prompts tell of.
+    fn told<'t>(&self, tools: &'t [ToolSpec]) -> &'t [ToolSpec] {
+        if self.announces { tools } else { &[] }
     }
 
     /// The token that ends a turn.
     pub fn end(&self) -> Option<Token> {
-        self.end
+        self.dialogue.end()
+    }
+
+    /// What the policy must never sample; the marks of its dialect are not among them.
+    pub fn banned(&self) -> Vec<Token> {
+        self.dialogue.banned()
+    }
+
+    /// The dialect in which tools are called.
+    pub fn dialect(&self) -> Dialect {
+        self.dialogue.dialect()
     }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
+        self.dialogue.tokenizer()
     }
 }
 
 impl Codec for Chat {
-    fn open(&self, messages: &[Message]) -> Result<Vec<Token>, String> {
-        self.tokenizer.render_tokens(messages, true).map_err(|e| e.to_string())
+    fn open(&self, messages: &[Message], tools: &[ToolSpec]) -> Result<Vec<Token>, String> {
+        self.dialogue.render(messages, self.told(tools), true).map_err(|e| e.to_string())
     }
 
-    /// What follows is found by rendering the messages behind a fixed start and taking off that start: the sampled turn
-    /// itself is never rendered.
-    fn go_on(&self, closed: bool, messages: &[Message]) -> Result<Vec<Token>, String> {
-        let start = [Message::new(Role::User, "a"), Message::new(Role::Assistant, "b")];
-        let render =
-            |messages: &[Message], open| self.tokenizer.render_tokens(messages, open).map_err(|e| e.to_string());
-        let before = render(&start, false)?;
-        let all = render(&[&start, messages].concat(), true)?;
-        let Some(added) = all.strip_prefix(&before[..]) else {
-            return Err("the chat template rewrites what was said, so a further turn cannot be appended".to_owned());
-        };
-        let mut tokens: Vec<Token> = if closed { Vec::new() } else { self.end.into_iter().collect() };
-        tokens.extend_from_slice(&self.after_end);
-        tokens.extend_from_slice(added);
-        Ok(tokens)
+    fn go_on(&self, history: &[Message], tools: &[ToolSpec], closed: bool, new: &[Message]) -> Result<Next, String> {
+        self.dialogue.go_on(history, self.told(tools), closed, new).map_err(|e| e.to_string())
     }
 
     fn decode(&self, tokens: &[Token]) -> String {
-        self.tokenizer.decode(tokens, true)
+        self.dialogue.decode(tokens)
+    }
+
+    fn read(&self, text: &str, tools: &[ToolSpec]) -> Reading {
+        self.dialogue.read(text, tools)
     }
 }

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use agent::Codec;
-use episode::{Episode, EpisodeKey, Group, Message, Outcome, Role, Sequence, SequenceError, StopReason, Task};
+use agent::{Codec, Next};
+use episode::{Episode, EpisodeKey, Group, Message, Outcome, Role, Sequence, SequenceError, StopReason, Task, ToolSpec};
 use serde::Deserialize;
 use serde_json::Value;
 use text::Special;
@@ -33,7 +33,11 @@ impl Given {
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Answer {
-    Chat { messages: Vec<Message> },
+    Chat {
+        messages: Vec<Message>,
+        #[serde(default)]
+        tools: Vec<ToolSpec>,
+    },
     Plain { prompt: String, completion: String },
 }
 
@@ -99,6 +103,7 @@ fn group(said: Vec<(Sequence, Vec<Message>)>) -> Group {
         outcome: Outcome::Graded { reward: if sample == 0 { 1.0 } else { 0.0 }, parts: Vec::new() },
         stop: StopReason::Eos,
         turn_rewards: Vec::new(),
+        conduct: episode::Conduct::default(),
     };
     let episodes = said.into_iter().enumerate().map(episode).collect();
     Group { task, episodes }
@@ -107,7 +112,7 @@ fn group(said: Vec<(Sequence, Vec<Message>)>) -> Group {
 fn answer(chat: &Chat, line: Answer) -> Result<(Sequence, Vec<Message>), String> {
     match line {
         Answer::Plain { prompt, completion } => plain(chat, prompt, completion),
-        Answer::Chat { messages } => conversation(chat, messages),
+        Answer::Chat { messages, tools } => conversation(chat, messages, &tools),
     }
 }
 
@@ -120,7 +125,7 @@ fn pair(chat: &Chat, line: Pair) -> Result<Vec<(Sequence, Vec<Message>)>, String
                 Said::Text(text) => messages.push(Message::new(Role::Assistant, text)),
                 Said::Chat(more) => messages.extend(more),
             }
-            conversation(chat, messages)
+            conversation(chat, messages, &[])
         }
         (Said::Text(_), Said::Chat(_)) => {
             Err("`prompt` is a text and an answer is a chat, needed both as texts, or the prompt as a chat".to_owned())
@@ -142,18 +147,23 @@ fn plain(chat: &Chat, prompt: String, completion: String) -> Result<(Sequence, V
     Ok((sequence, vec![Message::new(Role::User, prompt), Message::new(Role::Assistant, completion)]))
 }
 
-fn conversation(chat: &Chat, messages: Vec<Message>) -> Result<(Sequence, Vec<Message>), String> {
+fn conversation(chat: &Chat, messages: Vec<Message>, tools: &[ToolSpec]) -> Result<(Sequence, Vec<Message>), String> {
     let mut sequence = Sequence::new();
-    let mut waiting: Vec<Message> = Vec::new();
-    for message in &messages {
-        if message.role != Role::Assistant {
-            waiting.push(message.clone());
-            continue;
-        }
-        let context = if sequence.is_empty() { chat.open(&waiting)? } else { chat.go_on(true, &waiting)? };
+    let mut begun = 0;
+    for (at, message) in messages.iter().enumerate().filter(|(_, m)| m.role == Role::Assistant) {
+        let waiting = &messages[begun..at];
+        let context = match sequence.is_empty() {
+            true => chat.open(waiting, tools)?,
+            false => match chat.go_on(&messages[..begun], tools, true, waiting)? {
+                Next::Append(tokens) => tokens,
+                Next::Anew(_) => {
+                    return Err("the chat template rewrites earlier turns, so turns cannot be learned together".to_owned());
+                }
+            },
+        };
         sequence.append_context(waiting.last().map_or(Role::User, |m| m.role), &context);
-        waiting.clear();
-        say(&mut sequence, chat, &message.content)?;
+        begun = at + 1;
+        say(&mut sequence, chat, &chat.turn(message, tools)?)?;
     }
     Ok((sequence, messages))
 }

@@ -93,6 +93,9 @@ pub enum RunError {
         /// What was seen.
         why: String,
     },
+    /// The gate that tool calls pass cannot do its work.
+    #[error("the gate: {0}")]
+    Gate(String),
     /// The run does not fit what it is resumed with.
     #[error("cannot resume `{path}`: {reason}")]
     Resume {
@@ -114,7 +117,7 @@ impl RunError {
             RunError::Open(_) | RunError::Engine(_) | RunError::Env(_) | RunError::Audit { .. } => true,
             RunError::Resume { .. } | RunError::Store(_) => true,
             RunError::Rollout { .. } | RunError::Algo { .. } | RunError::Policy { .. } => false,
-            RunError::Score(_) | RunError::Idle { .. } | RunError::Interrupted => false,
+            RunError::Score(_) | RunError::Gate(_) | RunError::Idle { .. } | RunError::Interrupted => false,
         }
     }
 }

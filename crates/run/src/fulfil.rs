@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use agent::Codec;
-use algo::{Answers, Asked, Now, Request, TeacherRule};
-use episode::{Episode, Group, Message, Token};
+use algo::{Algorithm, Answers, Asked, Further, Now, Request, TeacherRule};
+use episode::{Episode, Group, Message, Task, Token};
 use loss::Teacher;
 use policy::{Ask, Contexts, Learner, Policy, PolicyError, Slot, TokenValues, Under, ValueAt, Want, values};
 use train::Engine;
 
-use crate::{Chat, Settings};
+use crate::{Chat, RunError};
 
 /// What a run's requests are answered with, beside the policy itself.
 pub struct Advice {
@@ -20,25 +20,53 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// Asks the algorithm for requests, and answers them, until there are none.
+    /// Asks the algorithm for requests, and answers them, until there are none; further attempts are put behind the groups.
     ///
     /// - Holds: only groups that the algorithm asks about are computed; the others' answers stay empty. A context that does
     ///   not fit the context window with what was said is not read, and the teacher's answer stays absent.
     pub(crate) fn fulfil(
         &mut self,
         policy: &mut dyn Policy,
-        settings: &Settings,
+        how: How<'_>,
+        groups: &mut Vec<Group>,
+        again: &mut Again<'_>,
+    ) -> Result<Answers, RunError> {
+        let version = Some(policy.version());
+        let mut answers = Answers { version, ..Answers::new() };
+        for round in 1.. {
+            let further = self.answer(policy, &how, groups, &mut answers).map_err(|source| how.failed(source))?;
+            if further.is_empty() {
+                break;
+            }
+            let mut tasks = Vec::with_capacity(further.len());
+            for Further { of, messages, n } in &further {
+                let first = groups.get(*of).filter(|_| *n > 0);
+                let first = first.ok_or_else(|| how.failed(odd("further attempts of no group, or none of them")))?;
+                let Task { env, gold, meta, .. } = &first.task;
+                tasks.push((Task::new(env.clone(), messages.clone(), gold.clone(), meta.clone()), *n));
+            }
+            groups.extend(again(policy, round, &tasks)?);
+            let further = answers.further.into_iter().chain(further.into_iter().map(|f| f.of)).collect();
+            answers = Answers { version, further, ..Answers::new() };
+        }
+        Ok(answers)
+    }
+
+    /// Answers requests until there are none, or further attempts are asked for.
+    fn answer(
+        &mut self,
+        policy: &mut dyn Policy,
+        how: &How<'_>,
         groups: &[Group],
-        banned: &[Token],
-    ) -> Result<Answers, PolicyError> {
-        let algorithm = settings.algorithm.algorithm();
+        answers: &mut Answers,
+    ) -> Result<Vec<Further>, PolicyError> {
+        let algorithm = how.algorithm;
         let about: Vec<bool> = groups.iter().map(|g| algorithm.asks_about(g)).collect();
-        let step = Step { groups, about: &about, temperature: settings.sampling.temperature, banned };
-        let mut answers = Answers { version: Some(policy.version()), ..Answers::new() };
+        let step = Step { groups, about: &about, temperature: how.temperature, banned: how.banned };
         loop {
-            let requests = algorithm.requests(groups, &answers);
+            let requests = algorithm.requests(groups, answers);
             if requests.is_empty() {
-                return Ok(answers);
+                return Ok(Vec::new());
             }
             for request in requests {
                 match request {
@@ -59,6 +87,10 @@ impl Advice {
                         let rule = algorithm.teacher();
                         answers.teacher = Some(self.teach(policy, &step, rule, &asked, answers.now.as_deref())?);
                     }
+                    Request::Attempts(further) if further.is_empty() => {
+                        return Err(odd("further attempts, but none"));
+                    }
+                    Request::Attempts(further) => return Ok(further),
                 }
             }
         }
@@ -117,7 +149,7 @@ impl Advice {
                 let mut sequences: Vec<Option<Vec<Token>>> = vec![None; episode.sequences.len()];
                 let messages = asked.get(g).and_then(|g| g.get(e)).and_then(Option::as_ref);
                 if let (Some(messages), Some(first)) = (messages, episode.sequences.first()) {
-                    let tokens = self.chat.open(messages).map_err(PolicyError::Unsupported)?;
+                    let tokens = self.chat.open(messages, &[]).map_err(PolicyError::Unsupported)?;
                     let prompt = first.sampled().iter().position(|s| *s).unwrap_or(first.len());
                     let fits = tokens.len() + (first.len() - prompt) <= window;
                     sequences[0] = fits.then_some(tokens);
@@ -127,6 +159,27 @@ impl Advice {
             all.push(episodes);
         }
         Ok(all)
+    }
+}
+
+fn odd(what: &str) -> PolicyError {
+    PolicyError::Unsupported(format!("the algorithm asks for {what}"))
+}
+
+/// Makes further attempts at tasks, by the number of the round.
+pub(crate) type Again<'a> = dyn FnMut(&mut dyn Policy, u64, &[(Task, usize)]) -> Result<Vec<Group>, RunError> + 'a;
+
+/// Whose requests are answered, and about what.
+pub(crate) struct How<'a> {
+    pub(crate) algorithm: &'a dyn Algorithm,
+    pub(crate) temperature: f32,
+    pub(crate) banned: &'a [Token],
+    pub(crate) step: u64,
+}
+
+impl How<'_> {
+    fn failed(&self, source: PolicyError) -> RunError {
+        RunError::Policy { step: self.step, source }
     }
 }
 
@@ -143,3 +196,7 @@ impl Step<'_> {
         values(learner, ask, self.groups, self.temperature, self.banned)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests stop where something is wrong")]
+mod tests;

@@ -34,7 +34,7 @@ impl Judge {
     ///
     /// - Errors: a template that refuses the messages, a context overflow, an engine without a value head.
     pub fn judge(&mut self, messages: &[Message], reply: &str) -> Result<Judgement, PolicyError> {
-        let mut tokens: Vec<Token> = self.chat.open(messages).map_err(PolicyError::Unsupported)?;
+        let mut tokens: Vec<Token> = self.chat.open(messages, &[]).map_err(PolicyError::Unsupported)?;
         tokens.extend(self.chat.tokenizer().encode(reply, Special::Literal));
         tokens.extend(self.chat.end());
         let mut last = vec![false; tokens.len()];

@@ -4,9 +4,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use algo::Signals;
-use episode::Group;
+use episode::{Group, Task};
 use policy::{Policy, UpdateBatch, UpdateOutcome, update_batch};
 
+use crate::fulfil::{Again, How};
 use crate::kept;
 use crate::record::StepRecord;
 use crate::source::Source;
@@ -48,9 +49,16 @@ pub fn post_train(
         if matches!(collected, Err(RunError::Interrupted)) {
             recorder.checkpoint(policy, state)?;
         }
-        let collected = collected?;
+        let mut collected = collected?;
         let timer = timer.collected();
-        let (signals, outcomes, learning_rate) = learn(policy, settings, advice, &collected.groups, state, step)?;
+        let mut again = |policy: &mut dyn Policy, round: u64, tasks: &[(Task, usize)]| {
+            source.attempt(policy, (step, round), tasks, progress, cancel)
+        };
+        let learned = learn(policy, settings, advice, (&mut collected.groups, &mut again), state, step);
+        if matches!(learned, Err(RunError::Interrupted)) {
+            recorder.checkpoint(policy, state)?;
+        }
+        let (signals, outcomes, learning_rate) = learned?;
         let record = StepRecord {
             step,
             collected: &collected,
@@ -81,13 +89,14 @@ fn learn(
     policy: &mut dyn Policy,
     settings: &Settings,
     advice: &mut Advice,
-    groups: &[Group],
+    (groups, again): (&mut Vec<Group>, &mut Again<'_>),
     state: &State,
     step: u64,
 ) -> Result<(Signals, Vec<UpdateOutcome>, f64), RunError> {
     let algorithm = settings.algorithm.algorithm();
     let failed = |source| RunError::Policy { step, source };
-    let answers = advice.fulfil(policy, settings, groups, &state.banned).map_err(failed)?;
+    let how = How { algorithm, temperature: settings.sampling.temperature, banned: &state.banned, step };
+    let answers = advice.fulfil(policy, how, groups, again)?;
     let signals = algorithm.signals(groups, &answers).map_err(|source| RunError::Algo { step, source })?;
     let (mut outcomes, mut learning_rate) = (Vec::new(), 0.0);
     let batches = signals.plan.batches(groups.len());

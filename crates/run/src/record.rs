@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use algo::Signals;
-use episode::{Group, Outcome, Sequence, Token};
+use episode::{Conduct, Group, Outcome, Sequence, Token};
 use eval::{Answer, Answers, EvalLine, Question, Score};
 use loss::Sums;
 use policy::{Ask, Policy, Slot, Under, UpdateOutcome, lag, values};
@@ -189,6 +189,9 @@ impl Recorder {
         let groups = &collected.groups;
         let fresh = &groups[..collected.n_fresh];
         let mut metrics = metrics(groups, fresh, signals, outcomes, policy.version());
+        if settings.rollout.turns > 1 {
+            conduct(fresh, &mut metrics);
+        }
         if let Some(schedule) = &collected.schedule {
             schedule.measure(collected, policy.version(), &mut metrics);
         }
@@ -267,6 +270,24 @@ impl Recorder {
 
 /// A step's numbers, all of which follow from settings and seed. Of several updates the first says how sampler and trainer
 /// agree; the others are over all. What the episodes are like is said of the fresh ones.
+/// What a step's episodes did with tools.
+fn conduct(fresh: &[Group], metrics: &mut Map<String, Value>) {
+    let episodes = fresh.iter().flat_map(|g| &g.episodes);
+    let n = episodes.clone().count() as f64;
+    let conduct: Conduct = episodes.map(|e| e.conduct).sum();
+    let (calls, malformed) = (f64::from(conduct.calls), f64::from(conduct.malformed));
+    let share = |count: f64, of: f64| (of > 0.0).then(|| count / of);
+    for (key, value) in [
+        ("violations_per_100_calls", conduct.violations_per_100_calls()),
+        ("calls_mean", share(calls, n)),
+        ("malformed_share", share(malformed, calls + malformed)),
+        ("call_failed_share", share(f64::from(conduct.failed), calls)),
+        ("n_restarts", Some(f64::from(conduct.restarts))),
+    ] {
+        metrics.insert(key.to_owned(), value.map_or(Value::Null, Value::from));
+    }
+}
+
 fn metrics(
     groups: &[Group],
     fresh: &[Group],

@@ -12,8 +12,8 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use episode::Group;
 use episode::random::Stream;
+use episode::{Group, Task};
 use policy::Policy;
 use rollout::stream::protocol::Verdict;
 use serde_json::Value;
@@ -274,6 +274,17 @@ impl Source for Replayed {
         collected.own.drain(..n_old);
         collected.schedule.get_or_insert_default().replayed = names;
         Ok(collected)
+    }
+
+    fn attempt(
+        &mut self,
+        policy: &mut dyn Policy,
+        round: (u64, u64),
+        tasks: &[(Task, usize)],
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Group>, RunError> {
+        self.inner.attempt(policy, round, tasks, progress, cancel)
     }
 }
 

@@ -8,9 +8,10 @@ use agent::Codec;
 use algo::{Data, TeacherRule};
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
+use gate::receipt::{Durable, Receipts};
 use eval::Criteria;
 use policy::{Checkpoint, Policy, PolicyError, Sampling};
-use rollout::Rollout;
+use rollout::{Gates, Rollout};
 use rollout::stream::protocol::Bounds;
 use rollout::stream::{Stream, Terms};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ use crate::source::{Answers, Attempts, Source};
 use crate::{Advice, Chat, Ended, Opened, Progress, Recorder, RunError, RunFile, Settings, State, Trial, open};
 
 const MANIFEST: &str = "manifest.json";
+/// The folder of receipts in a run directory.
+pub const RECEIPTS: &str = "receipts";
 
 /// What went into a run, as hashes; a run is only gone on with when all of them are the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +128,7 @@ impl Session {
             best_score: None,
         };
         writer.write_summary(&summary)?;
-        parts.session(settings, writer, summary, State::default(), None)
+        parts.session(settings, writer, summary, State::default(), None, begin.base)
     }
 
     /// Takes a run up after its last checkpoint.
@@ -182,7 +185,7 @@ impl Session {
         writer.rewind(state.step)?;
         let mut summary = writer.summary()?.ok_or_else(|| refuse("it has no summary".to_owned()))?;
         summary.status = "running".to_owned();
-        parts.session(settings, writer, summary, state, saved)
+        parts.session(settings, writer, summary, state, saved, &stored.base)
     }
 
     /// Trains to the end.
@@ -233,11 +236,21 @@ impl Session {
     pub fn estimate(&self) -> crate::Estimate {
         let evaluator = self.recorder.evaluator.as_ref();
         let task = evaluator.and_then(|e| e.tasks().first());
-        let n_prompt = task.and_then(|t| self.chat.open(&t.messages).ok()).map_or(0, |t| t.len());
+        let n_prompt = task.and_then(|t| self.chat.open(&t.messages, &[]).ok()).map_or(0, |t| t.len());
         let n_held_out = evaluator.map_or(0, Evaluator::n_tasks);
         let gflops = crate::estimate::measure(self.engine.cpu());
         crate::estimate::estimate(&self.settings, self.engine.config(), n_prompt, n_held_out, gflops)
     }
+}
+
+/// Opens the gate that the attempts of an open run pass; its receipts go into the run directory.
+fn open_gates(settings: &Settings, base: &Path, folder: &Path, gates: &Gates) -> Result<(), RunError> {
+    let receipts = match settings.gate.receipts {
+        true => crate::gate::receipts(&folder.join(RECEIPTS), Durable::OnSync)?,
+        false => Receipts::Off,
+    };
+    gates.open(settings.gate.gate(base, receipts)?);
+    Ok(())
 }
 
 /// How far the sampler may run ahead, and what it samples.
@@ -287,6 +300,8 @@ struct Parts {
     evaluator: Option<Evaluator>,
     baselines: Vec<(String, Evaluator)>,
     data: String,
+    gates: Gates,
+    with_tools: bool,
 }
 
 impl Parts {
@@ -306,10 +321,12 @@ impl Parts {
             }
         }
         let Opened { config, params, tokenizer } = open(files.model)?;
-        let chat = Arc::new(Chat::new(tokenizer.clone()).map_err(RunError::Settings)?);
+        let (dialect, reading) = (settings.tools.dialect, settings.tools.reading);
+        let chat = Chat::with_tools(tokenizer.clone(), dialect, reading).map_err(RunError::Settings)?;
+        let chat = Arc::new(chat.announcing(settings.tools.announce));
         let mut banned = Vec::new();
         if settings.sampling.ban_structural {
-            banned.extend_from_slice(tokenizer.structural());
+            banned.extend(chat.banned());
             // Rows of the embedding beyond the tokenizer stand for no text.
             banned.extend(tokenizer.vocab_size() as Token..config.vocabulary as Token);
         }
@@ -338,9 +355,14 @@ impl Parts {
             ..Sampling::plain(settings.sampling.temperature, settings.sampling.max_tokens, tokenizer.eos().to_vec())
         });
         let tried = Arc::new(Sampling { temperature: settings.eval.temperature, ..(*sampling).clone() });
-        let rollout = |list: &[env::Settings]| -> Result<Arc<Rollout>, RunError> {
+        let gates = settings.gate.gates();
+        let checked = settings.gate.gate(base, Receipts::Off)?;
+        let mut with_tools = false;
+        let mut rollout = |list: &[env::Settings]| -> Result<Arc<Rollout>, RunError> {
             let environments = Environments::load(list, base)?;
-            Ok(Arc::new(Rollout { codec: chat.clone(), environments, settings: settings.rollout.clone() }))
+            with_tools |= settings.gate.fits(&checked, &environments, settings.rollout.turns)?;
+            let (codec, gates) = (chat.clone(), gates.clone());
+            Ok(Arc::new(Rollout { codec, environments, gates, settings: settings.rollout.clone() }))
         };
         let evaluator = |rollout: Arc<Rollout>| {
             let e = &settings.eval;
@@ -351,6 +373,10 @@ impl Parts {
         let mut baselines = Vec::new();
         for env in &settings.eval.baseline {
             baselines.push((env.name.clone(), evaluator(rollout(std::slice::from_ref(env))?)));
+        }
+        if !with_tools && !(settings.gate.is_default() && settings.tools.is_default()) {
+            let text = "`[gate]` and `[tools]` would be ignored: no environment here has tools";
+            return Err(RunError::Settings(text.to_owned()));
         }
         let library = match &settings.replay {
             Some(replay) => {
@@ -384,7 +410,7 @@ impl Parts {
         }
         let data = hash_bytes(ids.as_bytes());
         let held_out = held_out.filter(|e| e.n_tasks() > 0);
-        Ok(Parts { engine, chat, teacher, banned, source, library, evaluator: held_out, baselines, data })
+        Ok(Parts { engine, chat, teacher, banned, source, library, evaluator: held_out, baselines, data, gates, with_tools })
     }
 
     fn manifest(&self, files: &Files<'_>, toml: &str) -> Result<Manifest, RunError> {
@@ -413,10 +439,14 @@ impl Parts {
         summary: Summary,
         state: State,
         saved: Option<u64>,
+        base: &Path,
     ) -> Result<Session, RunError> {
-        let Parts { engine, chat, teacher, banned, mut source, library, evaluator, baselines, .. } = self;
+        let Parts { engine, chat, teacher, banned, mut source, library, evaluator, baselines, gates, with_tools, .. } = self;
         if let Some(replay) = &settings.replay {
             source = Box::new(Replayed::new(source, library, RunDir::clone(&writer), &settings, replay));
+        }
+        if with_tools {
+            open_gates(&settings, base, writer.path(), &gates)?;
         }
         let keep = Keep { last: settings.checkpoint.keep_last, best: settings.checkpoint.keep_best };
         let checkpoints = writer.checkpoints_to_write(keep)?;

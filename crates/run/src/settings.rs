@@ -10,6 +10,7 @@ use toml::{Table, Value};
 use train::{EngineSettings, Precision, Trainable};
 
 use crate::RunError;
+use crate::gate::{GateSettings, ToolSettings};
 use crate::schedule::Optimiser;
 
 /// Everything a run is made of.
@@ -49,6 +50,12 @@ pub struct Settings {
     /// How episodes are run.
     #[serde(default)]
     pub rollout: rollout::Settings,
+    /// The rules that every tool call passes.
+    #[serde(default)]
+    pub gate: GateSettings,
+    /// How the policy spells tool calls.
+    #[serde(default)]
+    pub tools: ToolSettings,
     /// When and how held-out tasks are tried.
     #[serde(default)]
     pub eval: EvalSettings,
@@ -368,8 +375,7 @@ impl Settings {
         range("checkpoint.every", c.every as f64, c.every >= 1, "at least 1")?;
         range("checkpoint.keep_last", c.keep_last as f64, c.keep_last >= 1, "at least 1")?;
         self.optimiser.check()?;
-        let turns = self.rollout.turns;
-        range("rollout.turns", turns as f64, turns == 1, "1: no environment here has a second turn")?;
+        self.gate.check()?;
         self.rollout.check().map_err(|e| RunError::Settings(e.to_string()))?;
         if matches!(self.train, Trainable::Frozen {}) {
             return refuse("`train.kind` is `frozen`, needed `lora` or `full`".to_owned());
@@ -441,7 +447,8 @@ mod tests {
             Some("unknown field `top_k`, expected one of `temperature`, `max_tokens`, `stop`, `ban_structural`"),
         );
         check("train={ kind = 'full', rank = 4 }", Some("`[train]`: unknown field `rank`, there are no fields"));
-        check("rollout.turns=2", Some("`rollout.turns` is 2, needed 1: no environment here has a second turn"));
+        check("gate.penalty=-1", Some("`gate.penalty` is -1, needed a number of reward points, at least 0"));
+        check("rollout.turns=0", Some("`turns` is 0, needed at least 1"));
         check("train.kind=frozen", Some("`train.kind` is `frozen`, needed `lora` or `full`"));
         check("steps=x", Some("`steps = \"x\"`: invalid type: string \"x\", expected u64"));
         check("precision=bf16", None);

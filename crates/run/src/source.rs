@@ -1,7 +1,7 @@
 //! Where a step's episodes come from: the policy's own attempts, or given answers.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use algo::{Admission, Algorithm};
@@ -9,9 +9,9 @@ use env::Mixture;
 use episode::random::Stream;
 use episode::{Episode, Group, Outcome, Part, Task};
 use policy::Policy;
-use rollout::RolloutError;
 use rollout::stream::protocol::Verdict;
 use rollout::stream::{Flight, Stream as Rollouts};
+use rollout::{Plan, RolloutError};
 
 use crate::lag::Schedule;
 use crate::{Phase, Progress, RunError, Settings, State};
@@ -21,7 +21,8 @@ use crate::{Phase, Progress, RunError, Settings, State};
 pub struct Collected {
     /// Its groups.
     pub groups: Vec<Group>,
-    /// How many of them, from the first on, are the policy's own attempts or given answers; the others were replayed.
+    /// How many of them, from the first on, are the policy's own attempts or given answers; the others were replayed, or are
+    /// further attempts that the algorithm asked for.
     pub n_fresh: usize,
     /// The next place in the curriculum.
     pub cursor: u64,
@@ -46,6 +47,19 @@ pub trait Source {
         progress: &mut dyn Progress,
         cancel: &AtomicBool,
     ) -> Result<Collected, RunError>;
+
+    /// Further attempts that an algorithm asks for within a step, a group for each task with its number of attempts. A
+    /// round is each time it asks, counted from 1.
+    ///
+    /// - Holds: as [`Source::collect`]; no random number is shared with the step's other attempts.
+    fn attempt(
+        &mut self,
+        policy: &mut dyn Policy,
+        step_and_round: (u64, u64),
+        tasks: &[(Task, usize)],
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Group>, RunError>;
 }
 
 /// The policy's own attempts, running ahead as far as the settings let them.
@@ -110,6 +124,46 @@ impl Source for Attempts {
         let n_fresh = taken.groups.len();
         let (groups, cursor, flight) = (taken.groups, taken.cursor, taken.flight);
         Ok(Collected { groups, n_fresh, cursor, flight, schedule, own: Vec::new() })
+    }
+
+    fn attempt(
+        &mut self,
+        policy: &mut dyn Policy,
+        (step, round): (u64, u64),
+        tasks: &[(Task, usize)],
+        progress: &mut dyn Progress,
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Group>, RunError> {
+        progress.phase(Phase::Collecting, tasks.iter().map(|(_, n)| n).sum());
+        let terms = self.rollouts.terms();
+        let progress = RefCell::new(progress);
+        let mut groups: Vec<Option<Group>> = vec![None; tasks.len()];
+        // What differs in size, or asks the same again, which one collection would make one group, is collected on its own.
+        for pass in 0.. {
+            let Some(first) = groups.iter().position(Option::is_none) else { break };
+            let (n, mut ids) = (tasks[first].1, BTreeSet::new());
+            let is_next = |i: &usize| groups[*i].is_none() && tasks[*i].1 == n && ids.insert(&tasks[*i].0.id);
+            let places: Vec<usize> = (0..tasks.len()).filter(is_next).collect();
+            let chosen: Vec<Task> = places.iter().map(|i| tasks[*i].0.clone()).collect();
+            // A task that is asked again in the same words must not get the same answers.
+            let run_seed = Stream::new("further", &[terms.run_seed, round, pass]).bits(0);
+            let plan = Plan { tasks: &chosen, group_size: n, run_seed, step, sampling: terms.sampling.clone() };
+            let found = self.rollouts.rollout().collect(policy.sampler(), &plan, &mut Watching(&progress), cancel);
+            let found = found.map_err(|source| match source {
+                RolloutError::Cancelled => RunError::Interrupted,
+                source => RunError::Rollout { step, source },
+            })?;
+            if cancel.load(Ordering::Relaxed) {
+                return Err(RunError::Interrupted);
+            }
+            for (place, mut group) in places.into_iter().zip(found) {
+                if self.coin_flips {
+                    group.episodes.iter_mut().for_each(|e| flip(e, run_seed));
+                }
+                groups[place] = Some(group);
+            }
+        }
+        Ok(groups.into_iter().flatten().collect())
     }
 }
 
@@ -199,5 +253,16 @@ impl Source for Answers {
             }
         }
         Ok(Collected { n_fresh: groups.len(), groups, cursor, ..Collected::default() })
+    }
+
+    fn attempt(
+        &mut self,
+        _: &mut dyn Policy,
+        _: (u64, u64),
+        _: &[(Task, usize)],
+        _: &mut dyn Progress,
+        _: &AtomicBool,
+    ) -> Result<Vec<Group>, RunError> {
+        Err(RunError::Settings("the algorithm asks for further attempts, but `[data]` gives the answers".to_owned()))
     }
 }

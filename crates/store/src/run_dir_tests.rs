@@ -51,6 +51,7 @@ fn episode(task: &Task, step: u64, sample: usize, outcome: &Outcome) -> Episode 
         outcome: outcome.clone(),
         stop: StopReason::Length,
         turn_rewards: Vec::new(),
+        conduct: episode::Conduct::default(),
     }
 }
 

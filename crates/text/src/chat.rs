@@ -1,13 +1,13 @@
 //! The chat template: a conversation to text, as Hugging Face's `apply_chat_template` renders it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use episode::Message;
+use episode::{Message, Role, ToolSpec};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
-use crate::json::tojson;
+use crate::json::{from_json, tojson};
 use crate::{Date, TextError};
 
 /// Bound on the work of one rendering: a template is a program from elsewhere. One unit is about one instruction or 64
@@ -25,8 +25,8 @@ const NAME: &str = "chat";
 pub struct ChatOptions {
     /// Whether to end with what opens the policy's answer.
     pub add_generation_prompt: bool,
-    /// Tools, as a JSON list of OpenAI function schemas.
-    pub tools: Option<serde_json::Value>,
+    /// Tools that the policy may call.
+    pub tools: Vec<ToolSpec>,
     /// Variables the template knows, such as `enable_thinking`.
     pub variables: BTreeMap<String, serde_json::Value>,
 }
@@ -75,24 +75,23 @@ impl ChatTemplate {
     /// - Holds: the text is that of Hugging Face's `apply_chat_template(tokenize=False)`.
     /// - Errors: `TemplateRefused` when the template raises, `TemplateFailed` when it fails or runs too long.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, TextError> {
-        let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
-        self.render_parts(pairs, options)
+        self.render_listed(messages, options, &envelope(&options.tools))
     }
 
-    pub(crate) fn render_parts<'m>(
+    /// With the tools as they will be listed.
+    pub(crate) fn render_listed(
         &self,
-        messages: impl Iterator<Item = (&'m str, &'m str)>,
+        messages: &[Message],
         options: &ChatOptions,
+        tools: &serde_json::Value,
     ) -> Result<String, TextError> {
-        let messages = messages.map(|(role, content)| Value::from_pairs([("role", role), ("content", content)]));
-        let messages: Vec<Value> = messages.collect();
         let named = self.named.iter().map(|(name, text)| (name.as_str(), Value::from(text.as_str())));
         let variables = options.variables.iter().map(|(name, value)| (name.as_str(), from_json(value)));
         // The reference passes what is absent as `None`, which counts as defined.
         let fixed = [
             ("documents", Value::from(())),
-            ("messages", Value::from(messages)),
-            ("tools", options.tools.as_ref().map_or(Value::from(()), from_json)),
+            ("messages", Value::from(messages_of(messages))),
+            ("tools", if options.tools.is_empty() { Value::from(()) } else { from_json(tools) }),
             ("add_generation_prompt", Value::from(options.add_generation_prompt)),
         ];
         let context: BTreeMap<&str, Value> = named.chain(variables).chain(fixed).collect();
@@ -114,19 +113,54 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-fn from_json(value: &serde_json::Value) -> Value {
-    match value {
-        serde_json::Value::Null => Value::from(()),
-        serde_json::Value::Bool(truth) => Value::from(*truth),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(integer), _) => Value::from(integer),
-            (None, Some(integer)) => Value::from(integer),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        serde_json::Value::String(text) => Value::from(text.as_str()),
-        serde_json::Value::Array(items) => Value::from(items.iter().map(from_json).collect::<Vec<_>>()),
-        serde_json::Value::Object(fields) => Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), from_json(v)))),
+/// Tools as the OpenAI interface lists them, which is what templates were written for and models trained on. The one place
+/// that says so.
+pub fn envelope(tools: &[ToolSpec]) -> serde_json::Value {
+    let function = |tool: &ToolSpec| {
+        serde_json::json!({
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        })
+    };
+    tools.iter().map(function).collect()
+}
+
+/// The conversation as a template sees it.
+///
+/// Calls are numbered through the conversation, and a tool's answer bears the number of the first call of its turn that has
+/// none yet: some templates print these ids, some refuse others than of nine letters and digits.
+fn messages_of(messages: &[Message]) -> Vec<Value> {
+    let id = |n: usize| Value::from(format!("call{n:05}"));
+    let mut n_ids = 0;
+    let mut open: VecDeque<Value> = VecDeque::new();
+    let mut all = Vec::with_capacity(messages.len());
+    let mut fresh = || {
+        n_ids += 1;
+        id(n_ids - 1)
+    };
+    for message in messages {
+        let (role, content) = (Value::from(message.role.as_str()), Value::from(message.content.as_str()));
+        let mut fields = vec![("role", role), ("content", content)];
+        if message.role == Role::Tool {
+            fields.extend(message.tool.as_deref().map(|name| ("name", Value::from(name))));
+            let answered = message.tool.as_ref().and_then(|_| open.pop_front());
+            fields.push(("tool_call_id", answered.unwrap_or_else(&mut fresh)));
+        }
+        if !message.calls.is_empty() {
+            open.clear();
+            let calls = message.calls.iter().map(|call| {
+                let id = fresh();
+                open.push_back(id.clone());
+                let arguments = Value::from_pairs(call.arguments.iter().map(|(k, v)| (k.as_str(), from_json(v))));
+                let function = Value::from_pairs([("name", call.tool.as_str().into()), ("arguments", arguments)]);
+                Value::from_pairs([("id", id), ("type", "function".into()), ("function", function)])
+            });
+            let calls: Vec<Value> = calls.collect();
+            fields.push(("tool_calls", calls.into()));
+        }
+        all.push(Value::from_pairs(fields));
     }
+    all
 }
 
 /// Replaces `{% generation %}` by a block without effect: the reference uses it to mark what the policy said, which an
@@ -243,7 +277,6 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use episode::Role;
 
     fn check(source: &str, want: &str) {
         let messages = [Message::new(Role::User, " hi\u{1c} ")];

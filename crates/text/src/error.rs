@@ -78,6 +78,20 @@ pub enum TextError {
     /// The conversation holds every character that could mark what came from it.
     #[error("conversation uses every private-use character, need one free to tell content from template")]
     NoMarkerLeft,
+    /// No dialect of this name.
+    #[error("unknown dialect `{got}`, need one of {}", names_of_dialects())]
+    UnknownDialect {
+        /// The name given.
+        got: String,
+    },
+    /// Calls that a dialect cannot hold.
+    #[error("cannot write the calls in dialect `{dialect}`: {cause}")]
+    Unwritable {
+        /// The dialect.
+        dialect: &'static str,
+        /// Why.
+        cause: String,
+    },
     /// A stop string has no characters.
     #[error("stop string {index} is empty, need at least 1 character")]
     EmptyStop {
@@ -90,6 +104,10 @@ pub enum TextError {
         /// The parts given.
         got: String,
     },
+}
+
+fn names_of_dialects() -> String {
+    crate::Dialect::ALL.iter().map(|d| format!("`{d}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// How a tokenizer's parts contradict each other.

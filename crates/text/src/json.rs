@@ -1,5 +1,6 @@
 //! JSON written as Python's `json.dumps` writes it, which is what Hugging Face gives templates as `tojson`.
 
+use episode::ToolCall;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
@@ -29,6 +30,47 @@ pub(crate) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let mut writer = Writer { out: String::new(), indent, item, key, sort_keys, ascii };
     writer.value(value, 0)?;
     Ok(writer.out)
+}
+
+/// A value as `json.dumps(value, ensure_ascii=False)` writes it, which is how models saw JSON most.
+pub(crate) fn python_json(value: &serde_json::Value) -> String {
+    let separators = (", ".to_owned(), ": ".to_owned());
+    let mut writer = Writer {
+        out: String::new(),
+        indent: None,
+        item: separators.0,
+        key: separators.1,
+        sort_keys: false,
+        ascii: false,
+    };
+    match writer.value(&from_json(value), 0) {
+        Ok(()) => writer.out,
+        // Deeper than a template may print; nobody promised these spaces.
+        Err(_) => value.to_string(),
+    }
+}
+
+/// A call as an object, its arguments under this key.
+pub(crate) fn python_call(call: &ToolCall, arguments: &str) -> String {
+    let name = python_json(&call.tool.as_str().into());
+    let values = python_json(&serde_json::Value::Object(call.arguments.clone()));
+    format!("{{\"name\": {name}, \"{arguments}\": {values}}}")
+}
+
+/// A value as templates see it.
+pub(crate) fn from_json(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Bool(truth) => Value::from(*truth),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => Value::from(integer),
+            (None, Some(integer)) => Value::from(integer),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::Array(items) => Value::from(items.iter().map(from_json).collect::<Vec<_>>()),
+        serde_json::Value::Object(fields) => Value::from_pairs(fields.iter().map(|(k, v)| (k.as_str(), from_json(v)))),
+    }
 }
 
 struct Writer {

@@ -16,7 +16,7 @@ use episode::{Message, Role};
 
 use crate::TextError;
 use crate::added::{AddedTokens, Author, Span};
-use crate::chat::{ChatOptions, ChatTemplate, python_trim};
+use crate::chat::{ChatOptions, ChatTemplate, envelope, python_trim};
 use crate::json::is_private;
 
 /// Renders a conversation.
@@ -31,7 +31,7 @@ pub(crate) fn render(
     let plain = chat.render(messages, options)?;
     let clean_message = |m: &Message| added.dangerous(&m.content, author(m.role)).is_empty();
     let mut clean_options = true;
-    let _ = map_strings(options, &mut |text| {
+    let _ = Beside::of(messages, options).map(&mut |text| {
         clean_options &= added.dangerous(text, Author::Outside).is_empty();
         text.to_owned()
     });
@@ -41,7 +41,7 @@ pub(crate) fn render(
     let first = whole_contents(chat, messages, options, &plain, clean_message)?;
     let second = spellings(added, chat, messages, options);
     match (first, second) {
-        // Both ways are right where the texts agree; the second also sees tools, and contents printed twice.
+        // Both ways are right where the texts agree; the second also sees tools and calls, and contents printed twice.
         (Some(first), Ok((text, second))) if text == plain => Ok((plain, union(first, second))),
         (Some(first), _) if clean_options => Ok((plain, first)),
         (_, second) => second,
@@ -90,7 +90,7 @@ fn whole_contents(
     if mark(2 * messages.len()).is_none() || in_use(plain) || messages.iter().any(|m| in_use(&m.content)) {
         return Ok(None);
     }
-    let marked: Vec<String> = messages
+    let marked: Vec<Message> = messages
         .iter()
         .enumerate()
         .map(|(index, m)| {
@@ -98,15 +98,15 @@ fn whole_contents(
             let start = core.as_ptr() as usize - m.content.as_ptr() as usize;
             let (before, rest) = m.content.split_at(start);
             let (core, after) = rest.split_at(core.len());
-            match (mark(2 * index), mark(2 * index + 1)) {
+            let content = match (mark(2 * index), mark(2 * index + 1)) {
                 (Some(open), Some(close)) if !core.is_empty() => format!("{before}{open}{core}{close}{after}"),
                 _ => m.content.clone(),
-            }
+            };
+            Message { content, ..m.clone() }
         })
         .collect();
-    let pairs = messages.iter().zip(&marked).map(|(m, content)| (m.role.as_str(), content.as_str()));
     // The marks may upset a template; then the second way is left.
-    let Ok(rendered) = chat.render_parts(pairs, options) else { return Ok(None) };
+    let Ok(rendered) = chat.render(&marked, options) else { return Ok(None) };
     let mut text = String::with_capacity(rendered.len());
     let mut spans = Vec::new();
     let mut open: Option<(usize, usize)> = None;
@@ -155,10 +155,10 @@ fn spellings(
         }
         out + &text[done..]
     };
-    let marked: Vec<String> = messages.iter().map(|m| break_up(&m.content, author(m.role))).collect();
-    let options = map_strings(options, &mut |text| break_up(text, Author::Outside));
-    let pairs = messages.iter().zip(&marked).map(|(m, content)| (m.role.as_str(), content.as_str()));
-    let rendered = chat.render_parts(pairs, &options)?;
+    let marked = Beside::of(messages, options).map(&mut |text| break_up(text, Author::Outside));
+    let messages: Vec<Message> =
+        marked.messages.into_iter().map(|m| Message { content: break_up(&m.content, author(m.role)), ..m }).collect();
+    let rendered = chat.render_listed(&messages, &marked.options, &marked.tools)?;
     let mut text = String::with_capacity(rendered.len());
     let mut spans: Vec<Span> = Vec::new();
     let mut marked = false;
@@ -185,7 +185,7 @@ fn free_mark(chat: &ChatTemplate, messages: &[Message], options: &ChatOptions) -
     let mut note = |text: &str| used.extend(text.chars().filter(|c| is_private(*c)));
     note(chat.source());
     messages.iter().for_each(|m| note(&m.content));
-    let _ = map_strings(options, &mut |text| {
+    let _ = Beside::of(messages, options).map(&mut |text| {
         note(text);
         text.to_owned()
     });
@@ -193,22 +193,43 @@ fn free_mark(chat: &ChatTemplate, messages: &[Message], options: &ChatOptions) -
     all.find(|c| !used.contains(c))
 }
 
-/// The options with every text in them changed, names of fields too.
-fn map_strings(options: &ChatOptions, change: &mut dyn FnMut(&str) -> String) -> ChatOptions {
-    fn map(value: &serde_json::Value, change: &mut dyn FnMut(&str) -> String) -> serde_json::Value {
-        match value {
-            serde_json::Value::String(text) => change(text).into(),
-            serde_json::Value::Array(items) => items.iter().map(|item| map(item, change)).collect(),
-            serde_json::Value::Object(fields) => {
-                let fields = fields.iter().map(|(name, value)| (change(name), map(value, change)));
-                serde_json::Value::Object(fields.collect())
-            }
-            other => other.clone(),
-        }
+/// What a rendering takes besides the contents of messages: tools, calls, variables.
+struct Beside {
+    messages: Vec<Message>,
+    tools: serde_json::Value,
+    options: ChatOptions,
+}
+
+impl Beside {
+    fn of(messages: &[Message], options: &ChatOptions) -> Self {
+        Beside { messages: messages.to_vec(), tools: envelope(&options.tools), options: options.clone() }
     }
-    ChatOptions {
-        add_generation_prompt: options.add_generation_prompt,
-        tools: options.tools.as_ref().map(|tools| map(tools, change)),
-        variables: options.variables.iter().map(|(name, value)| (name.clone(), map(value, change))).collect(),
+
+    /// Changes every text in it, keys of objects included; contents stay.
+    fn map(mut self, change: &mut impl FnMut(&str) -> String) -> Self {
+        self.tools = map(&self.tools, change);
+        for value in self.options.variables.values_mut() {
+            *value = map(value, change);
+        }
+        for message in &mut self.messages {
+            message.tool = message.tool.as_deref().map(&mut *change);
+            for call in &mut message.calls {
+                call.tool = change(&call.tool);
+                call.arguments = call.arguments.iter().map(|(k, v)| (change(k), map(v, change))).collect();
+            }
+        }
+        self
+    }
+}
+
+fn map(value: &serde_json::Value, change: &mut impl FnMut(&str) -> String) -> serde_json::Value {
+    match value {
+        serde_json::Value::String(text) => change(text).into(),
+        serde_json::Value::Array(items) => items.iter().map(|item| map(item, change)).collect(),
+        serde_json::Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| (change(name), map(value, change)));
+            serde_json::Value::Object(fields.collect())
+        }
+        other => other.clone(),
     }
 }

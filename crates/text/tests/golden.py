@@ -7,6 +7,7 @@ MODELS is the folder that SUREFOOT_TEST_MODELS will name. It may hold
   templates/*.jinja                               gets templates/golden.json
   SmolLM2-135M-Instruct.Q4_1.gguf                 gets fixtures/smollm2.json beside this script, which is committed
                                                   (the model and its template are under Apache-2.0)
+It always writes fixtures/families.json, from fixtures/templates/*.jinja.
 """
 
 import json
@@ -35,11 +36,37 @@ TEXTS = json.loads((HERE / "texts.json").read_text())
 CHATS = json.loads((HERE / "conversations.json").read_text())
 
 
+def reference(messages):
+    """Our messages as Hugging Face's documentation asks for them."""
+    out, ids, open_ids = [], iter(f"call{n:05}" for n in range(99)), []
+    for message in messages:
+        message = dict(message)
+        calls, tool = message.pop("calls", []), message.pop("tool", None)
+        if message["role"] == "tool":
+            if tool:
+                message["name"] = tool
+            message["tool_call_id"] = open_ids.pop(0) if tool and open_ids else next(ids)
+        if calls:
+            open_ids = [next(ids) for _ in calls]
+            message["tool_calls"] = [
+                {"id": id, "type": "function", "function": {"name": call["tool"], "arguments": call["arguments"]}}
+                for id, call in zip(open_ids, calls)
+            ]
+            open_ids = list(open_ids)
+        out.append(message)
+    return out
+
+
+def functions(tools):
+    keys = ("name", "description", "parameters")
+    return [{"type": "function", "function": {k: tool[k] for k in keys}} for tool in tools] if tools else None
+
+
 def render(template, chat, **named):
     try:
         texts, _ = render_jinja_template(
-            [chat["messages"]],
-            tools=chat.get("tools"),
+            [reference(chat["messages"])],
+            tools=functions(chat.get("tools")),
             chat_template=template,
             add_generation_prompt=chat["add_generation_prompt"],
             **chat.get("variables", {}),
@@ -96,6 +123,9 @@ def main(folder):
         named = {"bos_token": "<s>", "eos_token": "</s>"}
         value = {p.name: [render(p.read_text(), chat, **named) for chat in CHATS] for p in templates}
         write(folder / "templates" / "golden.json", value)
+    families = sorted((HERE / "templates").glob("*.jinja"))
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    write(HERE / "families.json", {p.stem: [render(p.read_text(), chat, **named) for chat in CHATS] for p in families})
     model = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if model.exists():
         write(HERE / "smollm2.json", smollm2(model))

@@ -9,7 +9,7 @@
 
 mod support;
 
-use episode::{Message, Role};
+use episode::{Message, Role, ToolSpec};
 use proptest::prelude::*;
 use serde_json::json;
 use support::{IM_END, IM_START, IMAGE, LAST, TEMPLATE, THINK, WORD, byte_text, pieces, tiny, tiny_vocabulary};
@@ -132,12 +132,13 @@ const TEMPLATES: [&str; 9] = [
 #[test]
 fn tools_cannot_write_control_tokens_either() {
     let tokenizer = Tokenizer::from_gguf(tiny_vocabulary(TEMPLATES[8])).unwrap();
-    let tools = Some(json!([{"name": "x<|im_end|>", "<|im_start|>": ["<|image_pad|>"]}]));
+    let parameters = json!({"<|im_start|>": ["<|image_pad|>"]});
+    let tools = vec![ToolSpec::new("x<|im_end|>", "<|im_start|>", "read", parameters)];
     let options = ChatOptions { tools, ..ChatOptions::default() };
     let got = tokenizer.render_tokens_with(&[Message::new(Role::User, "hi")], &options).unwrap();
     let shape: Vec<u32> = got.iter().copied().filter(|id| SPECIAL.contains(id)).collect();
     assert_eq!(shape, [IM_START]);
-    let want = r#"[{"name": "x<|im_end|>", "<|im_start|>": ["<|image_pad|>"]}]<|im_start|>"hi""#;
+    let want = r#"[{"type": "function", "function": {"name": "x<|im_end|>", "description": "<|im_start|>", "parameters": {"<|im_start|>": ["<|image_pad|>"]}}}]<|im_start|>"hi""#;
     assert_eq!(tokenizer.decode(&got, false), want);
 }
 

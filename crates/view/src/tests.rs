@@ -34,6 +34,7 @@ fn attempt(task: &Task, step: u64, sample: u32, reward: f64) -> Episode {
         outcome,
         stop: StopReason::Eos,
         turn_rewards: Vec::new(),
+        conduct: episode::Conduct::default(),
     }
 }
 

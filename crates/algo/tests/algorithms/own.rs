@@ -185,6 +185,7 @@ fn sdpo_asks_the_student_which_tokens_to_compare_before_it_asks_the_teacher() {
                 Request::Reference => "reference".to_owned(),
                 Request::Now(now) => format!("now {}", now.top_k),
                 Request::Teacher(asked) => format!("teacher {}", asked.top),
+                Request::Attempts(further) => format!("{} further", further.len()),
             })
             .collect::<Vec<_>>()
     };

@@ -26,6 +26,7 @@ pub(crate) fn episode(task: &Task, sample: u32, n: usize, outcome: Outcome) -> E
         outcome,
         stop: StopReason::Eos,
         turn_rewards: Vec::new(),
+        conduct: episode::Conduct::default(),
     }
 }
 
@@ -88,6 +89,7 @@ pub(crate) fn answer(algorithm: &dyn Algorithm, groups: &[Group]) -> (Vec<Reques
         }
         for request in &requests {
             match request {
+                Request::Attempts(_) => unreachable!("no algorithm of the table makes further attempts"),
                 Request::Reference => answers.reference = Some(moved([-0.5, -0.125])),
                 Request::Now(Now { value, top_k }) => {
                     let mut now = values(moved([0.75, -0.25]));

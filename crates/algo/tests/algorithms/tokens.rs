@@ -21,6 +21,7 @@ fn two_turns(n: usize, reward: f64) -> Group {
         outcome: graded(reward),
         stop: StopReason::Eos,
         turn_rewards: vec![],
+        conduct: episode::Conduct::default(),
     };
     Group { task, episodes: vec![episode] }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use env::Environments;
 use policy::Sampling;
-use rollout::Rollout;
-use run::{Evaluator, RunFile};
+use rollout::{Gates, Rollout};
+use run::{Evaluator, GateSettings, RunFile};
 use serde_json::json;
 use train::{EngineSettings, Precision};
 
@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Tokens of an answer at most
     #[arg(long, value_name = "K", default_value_t = 256)]
     max_tokens: usize,
+    /// Turns of an episode at most, where there are tools
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..))]
+    turns: u16,
     /// Report pass@k for each of these
     #[arg(long, value_name = "K", value_delimiter = ',', default_value = "1")]
     pass_at: Vec<u64>,
@@ -71,11 +74,14 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
     if let Some(folder) = &args.adapter {
         located.wear(&mut engine, folder)?;
     }
-    let mut banned = tokenizer.structural().to_vec();
+    let mut banned = chat.banned();
     banned.extend(tokenizer.vocab_size() as u32..engine.config().vocabulary as u32);
     let plain = Sampling::plain(args.temperature, args.max_tokens, tokenizer.eos().to_vec());
     let sampling = Arc::new(Sampling { banned, ..plain });
-    let rollout = Arc::new(Rollout { codec: chat, environments, settings: rollout::Settings::default() });
+    let gates = rollout_gates(&environments)?;
+    let turns = if gates.gate().is_some() { usize::from(args.turns) } else { 1 };
+    let settings = rollout::Settings { turns, ..rollout::Settings::default() };
+    let rollout = Arc::new(Rollout { codec: chat, environments, gates, settings });
     let evaluator = Evaluator::new(rollout, args.tasks, args.attempts, sampling, args.pass_at);
     if evaluator.n_tasks() == 0 {
         return Err(Failure::bad("there are no held-out tasks").at(format!("`{}`", args.env)));
@@ -95,6 +101,12 @@ pub(crate) fn run(args: Args, context: &Context) -> Done {
         context.out.line(format!("{n} failed: {cause}"))?;
     }
     Ok(())
+}
+
+/// A gate with the default rules where an environment has tools; what it does leaves no receipts.
+fn rollout_gates(environments: &Environments) -> Result<Gates, Failure> {
+    let settings = GateSettings::default();
+    Ok(settings.gates_for(environments, Path::new("."))?)
 }
 
 /// The environments of a run file, or one by its kind.

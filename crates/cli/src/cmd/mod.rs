@@ -42,5 +42,9 @@ commands! {
     show => Show;
     report => Report;
     env => Env;
+    agent => Agent;
+    approvals => Approvals;
+    audit => Audit;
+    verify => Verify;
     doctor => Doctor;
 }

@@ -228,7 +228,7 @@ impl Reader<'_> {
                 }
                 let chat = chat.ok_or_else(|| self.located.no_tokenizer("`messages`"))?;
                 let messages: Vec<Message> = messages.iter().map(|s| Message::new(s.role, &*s.content)).collect();
-                chat.open(&messages).map_err(|why| Failure::bad("the messages cannot be rendered").why(why))
+                chat.open(&messages, &[]).map_err(|why| Failure::bad("the messages cannot be rendered").why(why))
             }
             (prompt, messages, tokens) => {
                 let n = [prompt.is_some(), messages.is_some(), tokens.is_some()].into_iter().filter(|b| *b).count();

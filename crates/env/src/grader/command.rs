@@ -1,6 +1,7 @@
 //! Any program as a grader.
 //!
-//! It gets one JSON object on standard input, `{"task", "messages", "reply", "gold", "meta"}`, and answers with one on
+//! It gets one JSON object on standard input, `{"task", "messages", "reply", "gold", "meta"}` and, where the environment has
+//! a world, its `"state"` at the end, and answers with one on
 //! standard output, `{"reward": number, "parts": {name: number}, "feedback": text}`, the last two being optional. Asked once it must end with
 //! status 0; staying alive it answers one line for each line. Whatever else it does is a failure of the grader and never a
 //! reward of zero.
@@ -79,15 +80,18 @@ impl Grader for Command {
     }
 
     fn grade(&self, submission: &Submission<'_>) -> Result<Marks, Ungraded> {
-        let Submission { task, reply, .. } = submission;
-        let question = json!({
+        let Submission { task, reply, state, .. } = submission;
+        let mut question = json!({
             "task": task.id,
             "messages": task.messages,
             "reply": reply,
             "gold": task.gold,
             "meta": task.meta,
-        })
-        .to_string();
+        });
+        if !state.is_null() {
+            question["state"] = (*state).clone();
+        }
+        let question = question.to_string();
         match &self.idle {
             Some(idle) => self.ask_session(idle, &question, submission),
             None => self.ask_once(&question, submission),
@@ -184,7 +188,18 @@ mod tests {
 
     fn ask(grader: &dyn Grader, reply: &str, cancel: &AtomicBool) -> Result<Marks, Ungraded> {
         let task = Task::new("t", vec![Message::new(Role::User, "q")], json!(42), json!({"level": 1}));
-        grader.grade(&Submission { task: &task, reply, cancel })
+        grader.grade(&Submission { task: &task, reply, state: &serde_json::Value::Null, cancel })
+    }
+
+    #[test]
+    fn a_program_sees_how_the_world_ended_where_there_is_one() {
+        let script = r#"case $(cat) in *'"state":{"won":true}'*) echo '{"reward": 1}';; *'"state"'*) exit 3;; *) echo '{"reward": 0}';; esac"#;
+        let grader = settings(script).make(Path::new("")).unwrap();
+        let task = Task::new("t", vec![Message::new(Role::User, "q")], json!(42), json!(null));
+        for (state, want) in [(json!({"won": true}), 1.0), (serde_json::Value::Null, 0.0)] {
+            let submission = Submission { task: &task, reply: "", state: &state, cancel: &AtomicBool::new(false) };
+            assert_eq!(grader.grade(&submission).unwrap().value, want);
+        }
     }
 
     fn once(settings: &Settings) -> Result<Marks, Ungraded> {

@@ -32,7 +32,7 @@ mod tests {
     fn check(tells: bool, reply: &str, want: (f64, Option<&str>)) {
         let grader = Settings { tells }.make(Path::new("")).unwrap();
         let task = Task::new("t", vec![Message::new(Role::User, "q")], 42.into(), serde_json::Value::Null);
-        let marks = grader.grade(&Submission { task: &task, reply, cancel: &AtomicBool::new(false) }).unwrap();
+        let marks = grader.grade(&Submission { task: &task, reply, state: &serde_json::Value::Null, cancel: &AtomicBool::new(false) }).unwrap();
         assert_eq!((marks.value, marks.feedback.as_deref()), want, "{reply}");
     }
 

@@ -63,7 +63,7 @@ mod tests {
     fn check(settings: &Settings, reply: &str, want: f64) {
         let task = Task::new("t", vec![], json!("New York"), json!(null));
         let cancel = AtomicBool::new(false);
-        let marks = Text(settings.clone()).grade(&Submission { task: &task, reply, cancel: &cancel }).unwrap();
+        let marks = Text(settings.clone()).grade(&Submission { task: &task, reply, state: &serde_json::Value::Null, cancel: &cancel }).unwrap();
         assert_eq!(marks.value, want, "{reply:?}");
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent::{Frame, Limits, Opening, Step, Turns};
+use agent::{Frame, Opening, Step, Turns};
 use env::{Environment, Environments};
 use episode::{EpisodeKey, Group, Outcome, Task, TaskId};
 use policy::{Job, Jobs, PolicyError, Sampled, Sampler};
@@ -14,7 +14,7 @@ use super::protocol::{Member, Next, Protocol, Stage, Verdict};
 use super::table::{Seat, Table};
 use super::{Begun, Flight, Flown, Taken, Terms, merged};
 use crate::workers::{Done, What, Work, Workers};
-use crate::{Failures, Observer, Rollout, RolloutError};
+use crate::{Failures, Gates, Observer, Rollout, RolloutError};
 
 /// How often a wait looks at whether it was cancelled.
 const TICK: Duration = Duration::from_millis(20);
@@ -45,6 +45,7 @@ pub(crate) struct Floor<'a> {
     step: u64,
     cursor: u64,
     environments: &'a Environments,
+    gates: &'a Gates,
     frame: Frame,
     workers: Workers,
     silence: Duration,
@@ -85,7 +86,9 @@ impl<'a> Floor<'a> {
         let Opened { terms, step, version, cursor, flight, live } = opened;
         rollout.settings.check()?;
         terms.sampling.check()?;
-        let limits = Limits { turns: rollout.settings.turns, context };
+        let limits = rollout.settings.limits(context);
+        let start = Instant::now();
+        let clock = Arc::new(move || start.elapsed());
         let (codec, sampling) = (rollout.codec.clone(), terms.sampling.clone());
         let n_episodes = (terms.bounds.batch as usize).saturating_mul(terms.group_size);
         let members = flight.groups.iter().map(|g| {
@@ -97,8 +100,9 @@ impl<'a> Floor<'a> {
             step,
             cursor,
             environments: &rollout.environments,
-            frame: Frame { codec, sampling, limits, run_seed: terms.run_seed },
-            workers: Workers::start(rollout.settings.graders)?,
+            gates: &rollout.gates,
+            frame: Frame { codec, sampling, limits, run_seed: terms.run_seed, clock, asks: None },
+            workers: Workers::start(rollout.settings.graders, rollout.gates.penalty())?,
             silence: rollout.silence(),
             protocol: Protocol::new(terms.bounds, version, members),
             tables: BTreeMap::new(),
@@ -139,10 +143,11 @@ impl<'a> Floor<'a> {
                 }
             };
             let seats = attempts.into_iter().enumerate().map(seat).collect();
-            let n_given = task.messages.len();
-            let (task, opening, sampled_at) = (Arc::new(task), None, 0);
-            let table = Table { step, first_sample, task: task.clone(), env, opening, seats, kept, sampled_at };
-            let env = table.env.clone();
+            let opening = Opening::new(self.frame.codec.as_ref(), &task.messages, env.tools(&task));
+            let (task, sampled_at) = (Arc::new(task), 0);
+            let (env, kept_opening) = (env.clone(), Some(opening.clone()));
+            let table =
+                Table { step, first_sample, task: task.clone(), env: env.clone(), opening: kept_opening, seats, kept, sampled_at };
             self.tables.insert(place, table);
             if waits {
                 self.open.push_back(place);
@@ -152,7 +157,10 @@ impl<'a> Floor<'a> {
                 let kept = live.remove(&(place, index)).filter(|t| *t.so_far() == attempt);
                 let turns = match kept {
                     Some(turns) => Ok(turns.named(id)),
-                    None => Turns::restore(id, attempt, n_given, &self.frame, env.world(&task)),
+                    None => {
+                        let place = self.gates.place(env.as_ref(), &task, &attempt.key);
+                        Turns::restore(id, attempt, &opening, &self.frame, place)
+                    }
                 };
                 match turns.map(Turns::go_on) {
                     Ok(Step::Sample(turns, job)) => self.ready.push_back((id, turns, job)),
@@ -417,10 +425,13 @@ impl<'a> Floor<'a> {
         let id = self.name(place, index);
         let table = self.tables.get_mut(&place).expect("a group stays until it is taken");
         let codec = self.frame.codec.as_ref();
-        let opening = table.opening.take().unwrap_or_else(|| Opening::new(codec, &table.task.messages));
+        let opening = table.opening.take().unwrap_or_else(|| {
+            Opening::new(codec, &table.task.messages, table.env.tools(&table.task))
+        });
         let sample = table.first_sample + index as u32;
         let key = EpisodeKey { step: table.step, task: table.task.id.clone(), sample };
-        let step = Turns::begin(id, key, &opening, &self.frame, table.env.world(&table.task));
+        let place = self.gates.place(table.env.as_ref(), &table.task, &key);
+        let step = Turns::begin(id, key, &opening, &self.frame, place);
         table.seats[index] = Seat::Sampling;
         if table.waiting().is_some() {
             table.opening = Some(opening);

@@ -76,6 +76,11 @@ impl Stream {
         Stream { rollout, terms, live: BTreeMap::new() }
     }
 
+    /// What its attempts have in common with those of any other collection.
+    pub fn rollout(&self) -> &Rollout {
+        &self.rollout
+    }
+
     /// What all its steps have in common.
     pub fn terms(&self) -> &Terms {
         &self.terms

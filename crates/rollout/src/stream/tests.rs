@@ -14,7 +14,7 @@ use policy::{Job, Jobs, PolicyError, Sampled, Sampler, Sampling};
 
 use super::protocol::{Bounds, Verdict};
 use super::{Flight, Flown, Stream, Taken, Terms};
-use crate::{Quiet, Rollout, RolloutError, Settings};
+use crate::{Gates, Quiet, Rollout, RolloutError, Settings};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -182,7 +182,7 @@ impl Plan {
         let settings = Settings { graders, max_failed: 1.0, turns: self.turns, ..Settings::default() };
         let sampling = Arc::new(Sampling::plain(1.0, 30, vec![Chars::END]));
         let terms = Terms { bounds: self.bounds, group_size: self.group_size, run_seed: self.seed, sampling };
-        Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, settings }), terms)
+        Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings }), terms)
     }
 
     fn task(&self, place: u64) -> Task {
@@ -325,7 +325,7 @@ fn i11_a_grader_that_hangs_is_named_where_its_verdict_is_waited_for() {
     let settings = Settings { patience_s: 0.2, ..Settings::default() };
     let sampling = Arc::new(Sampling::plain(1.0, 30, vec![Chars::END]));
     let terms = Terms { bounds, group_size: 2, run_seed: 1, sampling };
-    let mut stream = Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, settings }), terms);
+    let mut stream = Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings }), terms);
     let error = plan.step(&mut stream, 1, 0, &Flight::default()).unwrap_err().to_string();
     assert!(error.starts_with("waited 0.22 s in vain for environment `slow` with task `slow/"), "{error}");
 }

@@ -91,6 +91,7 @@ impl Line {
             outcome: Outcome::Graded { reward, parts: Vec::new() },
             stop: self.stop.unwrap_or(StopReason::Eos),
             turn_rewards: Vec::new(),
+            conduct: episode::Conduct::default(),
         };
         Ok((task, episode))
     }

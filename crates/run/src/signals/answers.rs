@@ -40,6 +40,8 @@ pub(super) fn answers(
                 Request::Teacher(asked) => {
                     answers.teacher = Some(asking.ask(&is_asked, |place| teacher(place, &asked))?);
                 }
+                // Nobody is there to make them.
+                Request::Attempts(_) => return Err(Lacking { field: "further attempts", line: 1 }),
             }
         }
     }

@@ -176,6 +176,7 @@ impl Line {
             outcome,
             stop: self.stop.unwrap_or(StopReason::Eos),
             turn_rewards,
+            conduct: episode::Conduct::default(),
         };
         Ok(Checked { key, task: None, name, episode, given })
     }

@@ -25,6 +25,65 @@ pub(crate) fn texts() -> Vec<String> {
     serde_json::from_value(fixture("texts.json")).unwrap()
 }
 
+/// The template of this name.
+pub(crate) fn family(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates").join(format!("{name}.jinja"));
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The names of all families, in order.
+pub(crate) fn families() -> Vec<String> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/templates");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let templates = paths.filter(|path| path.extension().is_some_and(|e| e == "jinja"));
+    let mut names: Vec<String> = templates.map(|p| p.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// What in a template looks like a special token.
+pub(crate) fn specials(template: &str) -> Vec<String> {
+    let kinds = [("<|", "|>"), ("<｜", "｜>"), ("[", "]"), ("<", ">")];
+    let mut found = Vec::new();
+    for (at, _) in template.char_indices() {
+        for (open, close) in kinds {
+            let Some(rest) = template[at..].strip_prefix(open) else { continue };
+            let Some(end) = rest.find(close) else { continue };
+            let inner = &rest[..end];
+            let letters = |extra: &str| inner.chars().all(|c| c.is_alphanumeric() || extra.contains(c));
+            let is_one = match open {
+                "[" => {
+                    inner.len() > 2 && inner.trim_start_matches('/').chars().all(|c| c.is_ascii_uppercase() || c == '_')
+                }
+                "<" => matches!(inner, "start_of_turn" | "end_of_turn" | "tool_call" | "/tool_call" | "/think"),
+                _ => letters("_▁ "),
+            };
+            if is_one && !inner.is_empty() {
+                found.push(format!("{open}{inner}{close}"));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The tiny vocabulary with a template's special tokens in it.
+pub(crate) fn vocabulary_for(template: &str) -> GgufVocabulary {
+    let mut vocabulary = tiny_vocabulary(template);
+    // Line breaks stay together, whatever follows them.
+    vocabulary.pre = Some("qwen2".into());
+    for text in specials(template) {
+        if !vocabulary.tokens.contains(&text) {
+            // As Qwen's vocabularies have them, a policy's own mark-up is not special.
+            let own = ["<tool_call>", "</tool_call>", "</think>"].contains(&text.as_str());
+            vocabulary.token_types.push(if own { 4 } else { 3 });
+            vocabulary.tokens.push(text);
+        }
+    }
+    vocabulary
+}
+
 pub(crate) fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
