@@ -127,10 +127,10 @@ impl Hands {
         };
         let broken = |e: gate::GateError| (Stage::Tool, Cause::new("gate", e.to_string()));
         let mut ruling = session.propose(call).map_err(broken)?;
-        if let (Ruling::Waiting(pending), Some(asks)) = (&ruling, &frame.asks) {
-            if asks.ask(pending) {
-                ruling = session.propose(call).map_err(broken)?;
-            }
+        if let (Ruling::Waiting(pending), Some(asks)) = (&ruling, &frame.asks)
+            && asks.ask(pending)
+        {
+            ruling = session.propose(call).map_err(broken)?;
         }
         match ruling {
             Ruling::Go(permit) => {

@@ -38,6 +38,7 @@ tools! {
     "search_files" => search_files::SearchFiles,
     "write_file" => write_file::WriteFile,
     "delete_file" => delete_file::DeleteFile,
+    "shell" => shell::Shell,
 }
 
 /// Where tools work.

@@ -55,6 +55,7 @@ pub struct Frame {
 }
 
 /// What comes next.
+#[allow(clippy::large_enum_variant, reason = "it is made and taken apart once a turn, and never kept in numbers")]
 pub enum Step {
     /// The policy speaks: sample the job and feed the result to the attempt it belongs to.
     Sample(Turns, Job),
@@ -281,7 +282,16 @@ impl Turns {
         };
         let (history, tools) = (&self.attempt.messages, self.hands.tools());
         let role = messages.last().map_or(Role::User, |m| m.role);
-        match self.frame.codec.go_on(history, tools, closed, &messages) {
+        let next = self.frame.codec.go_on(history, tools, closed, &messages);
+        let so_far = self.sequence().len();
+        match next {
+            // Nor does it see what leaves no room to answer, which would not fit into training either.
+            Ok(Next::Append(tokens)) if so_far + tokens.len() >= self.frame.limits.context => {
+                return self.stop(StopReason::Context);
+            }
+            Ok(Next::Anew(tokens)) if tokens.len() >= self.frame.limits.context => {
+                return self.stop(StopReason::Context);
+            }
             Ok(Next::Append(tokens)) => self.sequence().append_context(role, &tokens),
             Ok(Next::Anew(tokens)) => {
                 self.attempt.conduct.restarts += 1;

@@ -219,8 +219,8 @@ impl Truncated {
     /// Whether a limit cut the episode off. A guard rule that ended it did not: what the policy tried is its own doing, and
     /// masking would hide it from learning.
     pub(crate) fn applies(episode: &Episode) -> bool {
-        use StopReason::{Context, Deadline, Length, Turns};
-        matches!(episode.stop, Length | Context | Turns | Deadline)
+        use StopReason::{Calls, Context, Deadline, Length, Turns};
+        matches!(episode.stop, Length | Context | Turns | Deadline | Calls)
     }
 
     /// Fills in the penalty, or refuses one that does nothing.

@@ -188,7 +188,10 @@ mod tests {
     #[test]
     fn what_is_unknown_is_refused_with_what_is_known() {
         check_refused("[[env]]\nname = 'a'", "missing field `kind`");
-        check_refused("[[env]]\nkind = 'sum'", "unknown kind `sum`, needed one of `files`, `shop`, `countdown`, `wordgrid`, `sums`, `gsm8k`, `jsonl`, `command`");
+        check_refused(
+            "[[env]]\nkind = 'sum'",
+            "unknown kind `sum`, needed one of `files`, `shop`, `countdown`, `wordgrid`, `sums`, `gsm8k`, `jsonl`, `command`",
+        );
         check_refused(
             "[[env]]\nkind = 'sums'\nlevel = 3",
             "kind `sums`: unknown field `level`, expected one of `levels`, `n_train`, `n_held_out`, `seed`, `prompt`, \
@@ -256,7 +259,9 @@ mod tests {
         let env = parse(text).unwrap()[0].load(Path::new("")).unwrap();
         let task = &env.tasks(Split::Train)[0];
         let cancel = AtomicBool::new(false);
-        let grade = |reply: String| env.grade(&Submission { task, reply: &reply, state: &Value::Null, cancel: &cancel }).unwrap();
+        let grade = |reply: String| {
+            env.grade(&Submission { task, reply: &reply, state: &Value::Null, cancel: &cancel }).unwrap()
+        };
         let both = grade(task.gold.to_string());
         assert_eq!((both.reward, env.full_marks()), (1.1, 1.1));
         let parts: Vec<_> = both.parts.iter().map(|p| (p.name.as_str(), p.value, p.weight)).collect();

@@ -6,7 +6,7 @@
 //! understood is denied, or an error after which the call has not run.
 //!
 //! What is required of the runtime management of an agent's actions (AARM v1.0) and where it is shown, in
-//! `session_tests.rs` unless said otherwise:
+//! `session/tests/required.rs` unless said otherwise:
 //!
 //! | | requirement | shown by |
 //! |---|---|---|

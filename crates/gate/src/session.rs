@@ -236,5 +236,4 @@ pub(crate) fn lock(story: &Mutex<Story>) -> MutexGuard<'_, Story> {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;

@@ -41,7 +41,7 @@ fn main() -> Result<(), GuardError> {
         tool("run", "execute", json!({"command": {"type": "string"}})),
     ];
     let scope =
-        Scope::default().rooted_at("/work/repo")?.with_host("api.example.org")?.with_recipient("@ours.example")?;
+        Scope::default().rooted_at("/desk/repo")?.with_host("api.example.org")?.with_recipient("@ours.example")?;
     let scope = ["send", "create", "fetch", "pay", "execute"].iter().try_fold(scope, |s, class| s.granting(class))?;
     let guard = Guard::new(&packs, &tools, &scope)?;
     let principal = Principal {

@@ -16,7 +16,8 @@ use crate::guard::{Asked, Guard, Tool, builtin};
 use crate::pack::Rule;
 use crate::schema::Input;
 use crate::sieve::{Resource, Sieve};
-use crate::{ActionClass, DataClass, GuardError, Packs, RuleInfo, Scope, action_classes, data_classes};
+use crate::temporal::Temporal;
+use crate::{ActionClass, DataClass, GuardError, Pack, Packs, RuleInfo, Scope, action_classes, data_classes};
 
 /// The layout of what the rules' digest covers.
 const DIGEST: &str = "surefoot guard rules 1";
@@ -45,6 +46,13 @@ impl Guard {
         })?;
         let rules: BTreeMap<String, Rule> =
             packs.iter().flat_map(|pack| &pack.rules).map(|rule| (rule.id.clone(), rule.clone())).collect();
+        let temporal = Temporal::compile(packs.iter().map(Pack::history), tools)?;
+        for hit in temporal.rules() {
+            if let Some(rule) = rules.get(&hit.id) {
+                let (first, second) = (rule.pack.clone(), hit.pack.clone());
+                return Err(GuardError::Duplicate { rule: hit.id.clone(), first, second });
+            }
+        }
         let idle = if checked { check(&rules, &schema)? } else { BTreeSet::new() };
         let internal = |e: &dyn std::fmt::Display| GuardError::Tool { tool: String::new(), reason: e.to_string() };
         let mut used = BTreeSet::new();
@@ -58,11 +66,13 @@ impl Guard {
         let actions = schema.action_entities().map_err(|e| internal(&e))?;
         let entities =
             Entities::from_entities(actions.into_iter().chain(entities), Some(&schema)).map_err(|e| internal(&e))?;
-        let infos = packs
-            .iter()
-            .flat_map(|pack| &pack.rules)
-            .map(|rule| RuleInfo { rule: rule.hit(), applies: used.contains(&rule.id) && !idle.contains(&rule.id) })
-            .collect();
+        let mut infos = Vec::new();
+        for pack in packs.iter() {
+            let applies = |rule: &Rule| used.contains(&rule.id) && !idle.contains(&rule.id);
+            infos.extend(pack.rules.iter().map(|rule| RuleInfo { rule: rule.hit(), applies: applies(rule) }));
+            let over_history = temporal.rules().filter(|hit| hit.pack == pack.header.name);
+            infos.extend(over_history.map(|hit| RuleInfo { rule: hit.clone(), applies: true }));
+        }
         Ok(Guard {
             tools: table,
             rules,
@@ -71,7 +81,8 @@ impl Guard {
             authorizer: Authorizer::new(),
             agent: type_name("Agent"),
             scope: scope.clone(),
-            digest: digest(packs, written, &sorted, scope),
+            digest: digest(packs, written, &temporal, &sorted, scope),
+            temporal,
             #[cfg(test)]
             schema,
         })
@@ -231,7 +242,7 @@ fn plain(rule: &Rule) -> Result<(Policy, Value), GuardError> {
 
 /// SHA-256 over all that decides: the packs' texts, the schema, the tools' classes, the scope; each with its length before
 /// it, so that no two different sets of rules give the same bytes.
-fn digest(packs: &Packs, mut schema: Value, tools: &[&ToolSpec], scope: &Scope) -> String {
+fn digest(packs: &Packs, mut schema: Value, temporal: &Temporal, tools: &[&ToolSpec], scope: &Scope) -> String {
     let mut hasher = Sha256::new();
     let mut part = |text: &str| {
         hasher.update((text.len() as u64).to_le_bytes());
@@ -243,6 +254,7 @@ fn digest(packs: &Packs, mut schema: Value, tools: &[&ToolSpec], scope: &Scope) 
         part(&format!("pack {i}"));
         pack.source().iter().for_each(|text| part(text));
     }
+    part(temporal.digest());
     schema.sort_all_objects();
     part(&schema.to_string());
     for tool in tools {

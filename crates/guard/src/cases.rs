@@ -6,6 +6,7 @@ use episode::ToolSpec;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::temporal::Event;
 use crate::{Decision, Guard, GuardError, Labels, Packs, Principal, Request, Scope, Verdict};
 
 /// Cases as a pack's author writes them, in JSON.
@@ -40,12 +41,42 @@ struct Call {
     labels: Labels,
     #[serde(default)]
     now_s: u64,
+    /// What happened before, for rules over history.
+    #[serde(default)]
+    before: Vec<Before>,
     /// What is decided; by default the rule's effect for what it stops (deny, where it permits) and allow for what passes.
     #[serde(default)]
     decision: Option<Decision>,
     /// The arguments that would run; by default those given.
     #[serde(default)]
     becomes: Option<Map<String, Value>>,
+}
+
+/// A call that was let through before, and how it ended: `response`, `error`, or not yet.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Before {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    #[serde(default)]
+    now_s: u64,
+    #[serde(default)]
+    ended: Option<Ended>,
+    /// How often, one after the other.
+    #[serde(default = "once")]
+    times: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Ended {
+    Response,
+    Error,
 }
 
 /// A case that does not hold.
@@ -75,7 +106,7 @@ impl Cases {
         serde_json::from_str(text).map_err(|e| GuardError::Cases { reason: e.to_string() })
     }
 
-    /// Which cases do not hold under these packs. Each Cedar rule of the pack by this name needs a call that it stops and one
+    /// Which cases do not hold under these packs. Each rule of the pack by this name needs a call that it stops and one
     /// that it lets through; a rule that permits *lets through* what it allows and *stops* what it leaves denied.
     ///
     /// - Errors: no guard can be built; a case names a rule that no pack has, or a principal that cannot be.
@@ -124,14 +155,22 @@ impl Cases {
             principal[key.as_str()] = value.clone();
         }
         let principal: Principal = serde_json::from_value(principal).map_err(bad)?;
-        let request = Request {
-            principal: &principal,
-            tool: &call.tool,
-            arguments: &call.arguments,
-            labels: &call.labels,
-            now_s: call.now_s,
-        };
-        Ok(guard.decide(&request, &guard.history()))
+        let of =
+            |tool, arguments, now_s| Request { principal: &principal, tool, arguments, labels: &call.labels, now_s };
+        let mut history = guard.history();
+        for before in &call.before {
+            let request = of(&before.tool, &before.arguments, before.now_s);
+            let ended = before.ended.map(|ended| match ended {
+                Ended::Response => Event::Response(&request),
+                Ended::Error => Event::Error(&request),
+            });
+            for _ in 0..before.times {
+                for event in std::iter::once(Event::Request(&request)).chain(ended) {
+                    history.record(event).map_err(|e| GuardError::Cases { reason: e.to_string() })?;
+                }
+            }
+        }
+        Ok(guard.decide(&of(&call.tool, &call.arguments, call.now_s), &history))
     }
 }
 

@@ -274,7 +274,7 @@ impl Wanted {
     }
 
     /// The context of one call.
-    pub(crate) fn context(self, seen: &Seen<'_>, input: Expr) -> Result<Context, ContextCreationError> {
+    pub(crate) fn context(self, seen: &Seen<'_>, input: Expr) -> Result<Context, Box<ContextCreationError>> {
         let mut pairs = Vec::new();
         if self.input {
             pairs.push(("input".to_owned(), input));
@@ -293,7 +293,7 @@ impl Wanted {
             }
             at += fields.len();
         }
-        Context::from_pairs(pairs)
+        Context::from_pairs(pairs).map_err(Box::new)
     }
 }
 

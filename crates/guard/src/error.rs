@@ -1,5 +1,7 @@
 //! Why no guard can be built.
 
+use crate::temporal::TemporalError;
+
 /// Why no guard can be built from these packs, tools and scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
@@ -47,6 +49,9 @@ pub enum GuardError {
         /// The rule.
         rule: String,
     },
+    /// A pack's rules over history cannot be taken.
+    #[error(transparent)]
+    Temporal(#[from] TemporalError),
     /// A rule does not fit what calls look like.
     #[error("rule `{rule}` of pack `{pack}` does not fit the tools: {reason}")]
     Misfit {

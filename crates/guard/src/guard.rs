@@ -11,7 +11,7 @@ use crate::context::{Seen, Wanted};
 use crate::pack::{Rule, RuleInfo};
 use crate::schema::Input;
 use crate::sieve::Sieve;
-use crate::temporal::History;
+use crate::temporal::{History, Temporal};
 use crate::{Decision, Hit, Request, Scope, Verdict, facts};
 
 /// How often a call is rewritten and looked at again before it counts as one that rules cannot agree on.
@@ -30,6 +30,7 @@ pub struct Guard {
     pub(crate) authorizer: Authorizer,
     pub(crate) agent: EntityTypeName,
     pub(crate) scope: Scope,
+    pub(crate) temporal: Temporal,
     pub(crate) digest: String,
     #[cfg(test)]
     pub(crate) schema: cedar_policy::Schema,
@@ -166,7 +167,10 @@ impl Guard {
         if !permitted {
             hits.push(builtin("default-deny", "no rule permits this call"));
         }
-        hits.extend(history.check(request));
+        match history.rules().digest() == self.temporal.digest() {
+            true => hits.extend(history.check(request)),
+            false => hits.push(builtin("foreign-history", "the history is one of other rules")),
+        }
         hits
     }
 
@@ -200,7 +204,7 @@ impl Guard {
 
     /// The history of an episode in which nothing has happened yet.
     pub fn history(&self) -> History {
-        History::default()
+        self.temporal.history()
     }
 
     /// The digest of all that decides: packs, tools, scope.
@@ -208,7 +212,7 @@ impl Guard {
         &self.digest
     }
 
-    /// Every Cedar rule in force, in the packs' order, and whether it can apply to any of the tools.
+    /// Every rule in force, in the packs' order, and whether it can apply to any of the tools.
     pub fn rules(&self) -> &[RuleInfo] {
         &self.infos
     }

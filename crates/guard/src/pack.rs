@@ -6,6 +6,7 @@ use cedar_policy::{Effect, Policy, PolicyId, PolicySet};
 use serde::Deserialize;
 
 use crate::rules::Rewrite;
+use crate::temporal::TemporalText;
 use crate::{Decision, GuardError, Hit, Need};
 
 /// What a pack says of itself.
@@ -63,7 +64,7 @@ impl Rule {
 pub struct RuleInfo {
     /// The rule as a hit would name it.
     pub rule: Hit,
-    /// Whether it can apply to any of the tools.
+    /// Whether it can apply to any of the tools; taken for granted of rules over history.
     pub applies: bool,
 }
 
@@ -72,8 +73,6 @@ pub struct RuleInfo {
 pub struct Pack {
     pub(crate) header: Header,
     pub(crate) rules: Vec<Rule>,
-    /// Rules over an episode's history, as text.
-    pub(crate) temporal: String,
     /// The texts it was read from.
     source: [String; 3],
 }
@@ -82,12 +81,13 @@ pub struct Pack {
 const ANNOTATIONS: [&str; 7] = ["id", "version", "clause", "effect", "reason", "approvals", "rewrite"];
 
 impl Pack {
-    /// Reads a pack from its header (TOML), its rules (Cedar) and its rules over history (empty for none).
+    /// Reads a pack from its header (TOML), its rules (Cedar) and its rules over history (TOML, see [`crate::temporal`]; empty
+    /// for none, and read when a guard is built, since they name tools).
     ///
     /// - Errors: a text cannot be read; a rule lacks `@id` or `@reason`, carries an annotation that is not known or does not
     ///   fit its effect, has slots, or shares its id with another.
-    pub fn read(header: &str, rules: &str, temporal: &str) -> Result<Pack, GuardError> {
-        let source = [header, rules, temporal].map(str::to_owned);
+    pub fn read(header: &str, rules: &str, history: &str) -> Result<Pack, GuardError> {
+        let source = [header, rules, history].map(str::to_owned);
         let header: Header =
             toml::from_str(header).map_err(|e| GuardError::Header { reason: e.message().to_owned() })?;
         if header.name.is_empty() || header.version.is_empty() {
@@ -117,7 +117,7 @@ impl Pack {
             .enumerate()
             .map(|(i, p)| rule(&header, i, p, from_s))
             .collect::<Result<Vec<_>, _>>()?;
-        let pack = Pack { header, rules, temporal: temporal.to_owned(), source };
+        let pack = Pack { header, rules, source };
         distinct([&pack])?;
         Ok(pack)
     }
@@ -130,6 +130,11 @@ impl Pack {
     /// The ids of its Cedar rules, in order.
     pub fn rule_ids(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().map(|rule| rule.id.as_str())
+    }
+
+    /// Its rules over history.
+    pub(crate) fn history(&self) -> TemporalText<'_> {
+        TemporalText { pack: &self.header.name, version: &self.header.version, rules: &self.source[2] }
     }
 
     /// The texts it was read from.

@@ -19,11 +19,12 @@ macro_rules! shipped {
                 match self { $(Shipped::$name => $folder,)+ }
             }
 
-            fn texts(self) -> [&'static str; 3] {
+            fn texts(self) -> [&'static str; 4] {
                 match self {
                     $(Shipped::$name => [
                         include_str!(concat!("../packs/", $folder, "/pack.toml")),
                         include_str!(concat!("../packs/", $folder, "/rules.cedar")),
+                        include_str!(concat!("../packs/", $folder, "/history.toml")),
                         include_str!(concat!("../packs/", $folder, "/cases.json")),
                     ],)+
                 }
@@ -53,14 +54,14 @@ impl Shipped {
     ///
     /// - Errors: none, as a test sees to; the texts are part of this crate.
     pub fn pack(self) -> Result<Pack, GuardError> {
-        let [header, rules, _] = self.texts();
-        Pack::read(header, rules, "")
+        let [header, rules, history, _] = self.texts();
+        Pack::read(header, rules, history)
     }
 
     /// What shows that each of its rules stops and lets through what it should.
     ///
     /// - Errors: none, as a test sees to.
     pub fn cases(self) -> Result<Cases, GuardError> {
-        Cases::read(self.texts()[2])
+        Cases::read(self.texts()[3])
     }
 }

@@ -1,6 +1,8 @@
 //! Random rules over random histories: what is kept up event by event says what going through the whole history says. The
 //! example `temporal_histories` does the same for a hundred thousand.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop where something is wrong")]
+
 mod temporal_naive;
 
 use temporal_naive::{Seen, compare};

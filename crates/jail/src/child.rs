@@ -1,9 +1,10 @@
 //! One running program with its three pipes, driven without threads: every wait is a `poll` with a deadline, so a program
 //! that neither reads nor writes nor ends cannot hold its caller.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,27 +12,59 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::confine::{self, Jailed, Pipes};
 use crate::watch::{SHELL, Watched};
-use crate::{Exit, JailError, Spec};
+use crate::{Exit, JailError, Layers, Spec, layers};
 
 /// The longest sleep between two looks at the cancellation flag and at whether the program ended.
 const TICK: Duration = Duration::from_millis(10);
 
 pub(crate) struct Running {
     name: String,
-    child: Child,
-    pid: Pid,
-    stdin: Option<ChildStdin>,
-    stdout: Option<ChildStdout>,
-    stderr: Option<ChildStderr>,
+    process: Process,
+    stdin: Option<File>,
+    stdout: Option<File>,
+    stderr: Option<File>,
     /// What it wrote to standard output and nobody took yet.
     pub(crate) out: Vec<u8>,
     err: Vec<u8>,
     max_stdout_bytes: usize,
     max_stderr_bytes: usize,
     ended: Option<Exit>,
-    /// None once it is about to be reaped.
-    watched: Option<Watched>,
+}
+
+/// The program with everything that has to end with it.
+enum Process {
+    /// A process group; not watched any more once it is about to be reaped.
+    Group {
+        child: Child,
+        watched: Option<Watched>,
+    },
+    Jailed(Jailed),
+}
+
+impl Process {
+    fn pid(&self) -> Pid {
+        match self {
+            Process::Group { child, .. } => Pid::from_child(child),
+            Process::Jailed(jailed) => jailed.pid(),
+        }
+    }
+
+    /// Kills and reaps. The program itself may be dead but is not reaped, so its number cannot belong to anyone else yet.
+    fn end(&mut self) -> io::Result<Exit> {
+        match self {
+            Process::Group { child, watched } => {
+                let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+                *watched = None;
+                Ok(Exit::of(child.wait()?))
+            }
+            Process::Jailed(jailed) => {
+                jailed.kill();
+                jailed.end()
+            }
+        }
+    }
 }
 
 /// What a round of waiting ended with.
@@ -44,27 +77,56 @@ pub(crate) enum Pulse {
 
 impl Running {
     pub(crate) fn start(spec: &Spec) -> Result<Self, JailError> {
-        let name = spec.name();
-        let mut child = spec.command().spawn().map_err(|source| JailError::Spawn { program: name.clone(), source })?;
-        let pid = Pid::from_child(&child);
+        // What the system offers is looked at only where it matters.
+        match spec.confinement {
+            Some(_) => Self::start_behind(spec, layers()),
+            None => Self::start_plain(spec),
+        }
+    }
+
+    /// Starts a confined program on a system with these layers.
+    pub(crate) fn start_behind(spec: &Spec, layers: &Layers) -> Result<Self, JailError> {
+        let Some(rules) = &spec.confinement else { return Self::start_plain(spec) };
+        let (jailed, pipes) = confine::start(spec, rules, layers)?;
+        Self::begin(spec, Process::Jailed(jailed), pipes)
+    }
+
+    fn start_plain(spec: &Spec) -> Result<Self, JailError> {
+        let program = spec.name();
+        let mut child = spec.command().spawn().map_err(|source| JailError::Spawn { program, source })?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let mut running = Running {
-            name,
-            child,
-            pid,
-            stdin,
-            stdout,
-            stderr,
+        let mut process = Process::Group { child, watched: None };
+        let watched = Watched::new(process.pid());
+        let (watched, stdin, stdout, stderr) = match (watched, stdin, stdout, stderr) {
+            (Ok(watched), Some(stdin), Some(stdout), Some(stderr)) => (watched, stdin, stdout, stderr),
+            (watched, ..) => {
+                let _ = process.end();
+                let source = watched.err().unwrap_or_else(|| ErrorKind::BrokenPipe.into());
+                return Err(JailError::Spawn { program: SHELL.to_owned(), source });
+            }
+        };
+        if let Process::Group { watched: slot, .. } = &mut process {
+            *slot = Some(watched);
+        }
+        let file = |pipe: OwnedFd| File::from(pipe);
+        let pipes = Pipes { stdin: file(stdin.into()), stdout: file(stdout.into()), stderr: file(stderr.into()) };
+        Self::begin(spec, process, pipes)
+    }
+
+    fn begin(spec: &Spec, process: Process, pipes: Pipes) -> Result<Self, JailError> {
+        let running = Running {
+            name: spec.name(),
+            process,
+            stdin: Some(pipes.stdin),
+            stdout: Some(pipes.stdout),
+            stderr: Some(pipes.stderr),
             out: Vec::new(),
             err: Vec::new(),
             max_stdout_bytes: spec.max_stdout_bytes,
             max_stderr_bytes: spec.max_stderr_bytes,
             ended: None,
-            watched: None,
         };
         // From here on a failure drops `running`, which kills and reaps.
-        let no_shell = |source| JailError::Spawn { program: SHELL.to_owned(), source };
-        running.watched = Some(Watched::new(pid).map_err(no_shell)?);
         running.set_nonblocking().map_err(|source| running.lost(source))?;
         Ok(running)
     }
@@ -130,11 +192,8 @@ impl Running {
         if !self.has_ended().map_err(|e| self.lost(e))? {
             return Ok(Pulse::Alive);
         }
-        // It is dead but not reaped, so its group's number cannot belong to anyone else yet; what it wrote before dying
-        // is in the pipes. A grandchild that keeps them open is not waited for.
-        let _ = kill_process_group(self.pid, Signal::KILL);
-        self.watched = None;
-        let exit = Exit::of(self.child.wait().map_err(|e| self.lost(e))?);
+        // What it wrote before dying is in the pipes. A grandchild that keeps them open is not waited for.
+        let exit = self.process.end().map_err(|e| self.lost(e))?;
         self.ended = Some(exit);
         self.read()?;
         Ok(Pulse::Ended(exit))
@@ -196,7 +255,7 @@ impl Running {
 
     fn has_ended(&self) -> io::Result<bool> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        match waitid(WaitId::Pid(self.pid), how) {
+        match waitid(WaitId::Pid(self.process.pid()), how) {
             Ok(status) => Ok(status.is_some()),
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(e) => Err(e.into()),
@@ -207,9 +266,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            let _ = kill_process_group(self.pid, Signal::KILL);
-            self.watched = None;
-            let _ = self.child.wait();
+            let _ = self.process.end();
         }
     }
 }

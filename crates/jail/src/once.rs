@@ -1,7 +1,7 @@
 //! A program that is asked once: input in, answer out, gone.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::child::{Pulse, Running};
 use crate::{Exit, JailError, Spec};
@@ -23,13 +23,22 @@ pub struct Finished {
 /// - Errors: [`JailError`]; a program that ends with a failure is not an error but a [`Finished`] that says so.
 pub fn run_once(spec: &Spec, input: &[u8], cancel: &AtomicBool) -> Result<Finished, JailError> {
     let started = Instant::now();
-    let mut running = Running::start(spec)?;
-    let mut input = input;
+    answer(Running::start(spec)?, input, started, spec.deadline, cancel)
+}
+
+/// Feeds a running program and collects its answer.
+pub(crate) fn answer(
+    mut running: Running,
+    mut input: &[u8],
+    started: Instant,
+    deadline: Duration,
+    cancel: &AtomicBool,
+) -> Result<Finished, JailError> {
     loop {
         if input.is_empty() {
             running.close_stdin();
         }
-        if let Pulse::Ended(exit) = running.pulse(&mut input, started, spec.deadline, cancel)? {
+        if let Pulse::Ended(exit) = running.pulse(&mut input, started, deadline, cancel)? {
             let stdout = std::mem::take(&mut running.out);
             return Ok(Finished { exit, stdout, stderr: running.take_stderr() });
         }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::Rules;
+
 /// Variables a program needs to find its interpreter, its temporary folder and its language; nothing that names a key or
 /// an endpoint.
 const PASSED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"];
@@ -27,6 +29,8 @@ pub struct Spec {
     pub max_stdout_bytes: usize,
     /// How many bytes of standard error are kept, the last ones.
     pub max_stderr_bytes: usize,
+    /// The walls it stands behind, none if not given: then it is the user's own program and may do what the user may.
+    pub confinement: Option<Rules>,
 }
 
 impl Spec {
@@ -40,6 +44,7 @@ impl Spec {
             deadline: Duration::from_secs(10),
             max_stdout_bytes: 1 << 20,
             max_stderr_bytes: 16 << 10,
+            confinement: None,
         }
     }
 
@@ -55,9 +60,20 @@ impl Spec {
         self
     }
 
+    /// The same behind these walls. Its folder, if not given, is then its private `/tmp`.
+    pub fn confined(mut self, rules: Rules) -> Self {
+        self.confinement = Some(rules);
+        self
+    }
+
     /// The program's name for messages.
     pub fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
+    }
+
+    /// What every program gets of the caller's variables.
+    pub(crate) fn passed() -> impl Iterator<Item = (OsString, OsString)> {
+        PASSED.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)))
     }
 
     pub(crate) fn command(&self) -> Command {
@@ -65,7 +81,7 @@ impl Spec {
 
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().process_group(0);
-        command.envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(Self::passed());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
@@ -88,6 +104,13 @@ impl Exit {
     /// Whether it says of itself that it succeeded; what it wrote does not count.
     pub fn success(self) -> bool {
         self == Exit::Code(0)
+    }
+
+    /// Of a status as `wait` gives it.
+    pub(crate) fn of_raw(status: i32) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+
+        Self::of(ExitStatus::from_raw(status))
     }
 
     pub(crate) fn of(status: ExitStatus) -> Self {

@@ -55,6 +55,11 @@ impl Gates {
         self.0.gate.get()
     }
 
+    /// Makes every receipt so far durable: before anything is stored that depends on what tools did.
+    pub fn sync(&self) -> Result<(), GateError> {
+        self.gate().map_or(Ok(()), Gate::sync)
+    }
+
     pub(crate) fn penalty(&self) -> f64 {
         self.0.penalty
     }

@@ -39,6 +39,7 @@ pub(crate) enum What {
 }
 
 /// What became of it.
+#[allow(clippy::large_enum_variant, reason = "it goes through a channel once a turn, and is never kept in numbers")]
 pub(crate) enum Done {
     /// The policy speaks again.
     Next(usize, Turns, Job),

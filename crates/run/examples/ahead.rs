@@ -54,7 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             sampling: Arc::new(Sampling::plain(1.0, LONG, Vec::new())),
         };
         let environments = Environments::new(vec![(Arc::new(Any), 1.0)])?;
-        let rollout = Rollout { codec: Arc::new(Bytes), environments, gates: Gates::none(), settings: Settings::default() };
+        let rollout =
+            Rollout { codec: Arc::new(Bytes), environments, gates: Gates::none(), settings: Settings::default() };
         let mut stream = Stream::new(Arc::new(rollout), terms);
         let (mut cursor, mut flight) = (0, Flight::default());
         let (mut n_tokens, mut n_positions, mut n_held_up) = (0, 0, 0);

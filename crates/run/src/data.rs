@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use agent::{Codec, Next};
-use episode::{Episode, EpisodeKey, Group, Message, Outcome, Role, Sequence, SequenceError, StopReason, Task, ToolSpec};
+use episode::{
+    Episode, EpisodeKey, Group, Message, Outcome, Role, Sequence, SequenceError, StopReason, Task, ToolSpec,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use text::Special;
@@ -38,7 +40,10 @@ enum Answer {
         #[serde(default)]
         tools: Vec<ToolSpec>,
     },
-    Plain { prompt: String, completion: String },
+    Plain {
+        prompt: String,
+        completion: String,
+    },
 }
 
 /// A line with two answers to one prompt.
@@ -157,7 +162,9 @@ fn conversation(chat: &Chat, messages: Vec<Message>, tools: &[ToolSpec]) -> Resu
             false => match chat.go_on(&messages[..begun], tools, true, waiting)? {
                 Next::Append(tokens) => tokens,
                 Next::Anew(_) => {
-                    return Err("the chat template rewrites earlier turns, so turns cannot be learned together".to_owned());
+                    return Err(
+                        "the chat template rewrites earlier turns, so turns cannot be learned together".to_owned()
+                    );
                 }
             },
         };

@@ -88,6 +88,7 @@ impl Evaluator {
         if cancel.load(Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
+        self.rollout.gates.sync().map_err(|e| RunError::Gate(e.to_string()))?;
         let score = eval::score(name, &groups, &self.criteria())?;
         Ok(Trial { score, groups })
     }

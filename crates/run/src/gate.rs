@@ -99,7 +99,9 @@ impl GateSettings {
             return refuse(format!("`gate.penalty` is {p}, needed a number of reward points, at least 0"));
         }
         if self.packs.is_empty() {
-            return refuse("`gate.packs` is empty, needed at least 1 pack: without a rule no call is permitted".to_owned());
+            return refuse(
+                "`gate.packs` is empty, needed at least 1 pack: without a rule no call is permitted".to_owned(),
+            );
         }
         Ok(())
     }
@@ -164,7 +166,8 @@ impl GateSettings {
                     continue;
                 }
                 any = true;
-                let refuse = |text: String| RunError::Settings(format!("environment `{}` has tools: {text}", env.name()));
+                let refuse =
+                    |text: String| RunError::Settings(format!("environment `{}` has tools: {text}", env.name()));
                 gates.check(gate, env.as_ref(), task).map_err(|e| refuse(format!("the rules do not fit them: {e}")))?;
                 if turns < 2 {
                     return Err(refuse(format!("`rollout.turns` is {turns}, needed at least 2")));
@@ -205,7 +208,7 @@ const PAYLOADS: &str = "payloads";
 
 /// Packs of rules by name or folder, the first of which may permit.
 ///
-/// A folder holds `pack.toml`, `rules.cedar` and, for rules over what happened before, `history.rules`.
+/// A folder holds `pack.toml`, `rules.cedar` and, for rules over what happened before, `history.toml`.
 ///
 /// - Errors: [`RunError::Settings`] names the pack and what is wrong with it.
 pub fn packs(names: &[String], base: &Path) -> Result<Packs, RunError> {
@@ -237,6 +240,6 @@ fn read(name: &str, folder: &Path) -> Result<Pack, RunError> {
             other => other.map_err(|source| RunError::Io { path, source }),
         }
     };
-    let (header, rules, history) = (text("pack.toml", true)?, text("rules.cedar", true)?, text("history.rules", false)?);
+    let (header, rules, history) = (text("pack.toml", true)?, text("rules.cedar", true)?, text("history.toml", false)?);
     Pack::read(&header, &rules, &history).map_err(|e| refuse(e.to_string()))
 }

@@ -8,12 +8,12 @@ use agent::Codec;
 use algo::{Data, TeacherRule};
 use env::{Environments, Mixture, Probe, Split};
 use episode::Token;
-use gate::receipt::{Durable, Receipts};
 use eval::Criteria;
+use gate::receipt::{Durable, Receipts};
 use policy::{Checkpoint, Policy, PolicyError, Sampling};
-use rollout::{Gates, Rollout};
 use rollout::stream::protocol::Bounds;
 use rollout::stream::{Stream, Terms};
+use rollout::{Gates, Rollout};
 use serde::{Deserialize, Serialize};
 use store::{Keep, RunDir, RunId, RunWriter, Summary, hash_bytes, hash_file, hash_folder};
 use tensor::Cpu;
@@ -374,7 +374,8 @@ impl Parts {
         for env in &settings.eval.baseline {
             baselines.push((env.name.clone(), evaluator(rollout(std::slice::from_ref(env))?)));
         }
-        if !with_tools && !(settings.gate.is_default() && settings.tools.is_default()) {
+        let says_nothing = settings.gate.is_default() && settings.tools.is_default();
+        if !with_tools && !says_nothing {
             let text = "`[gate]` and `[tools]` would be ignored: no environment here has tools";
             return Err(RunError::Settings(text.to_owned()));
         }
@@ -410,7 +411,19 @@ impl Parts {
         }
         let data = hash_bytes(ids.as_bytes());
         let held_out = held_out.filter(|e| e.n_tasks() > 0);
-        Ok(Parts { engine, chat, teacher, banned, source, library, evaluator: held_out, baselines, data, gates, with_tools })
+        Ok(Parts {
+            engine,
+            chat,
+            teacher,
+            banned,
+            source,
+            library,
+            evaluator: held_out,
+            baselines,
+            data,
+            gates,
+            with_tools,
+        })
     }
 
     fn manifest(&self, files: &Files<'_>, toml: &str) -> Result<Manifest, RunError> {
@@ -441,7 +454,9 @@ impl Parts {
         saved: Option<u64>,
         base: &Path,
     ) -> Result<Session, RunError> {
-        let Parts { engine, chat, teacher, banned, mut source, library, evaluator, baselines, gates, with_tools, .. } = self;
+        let Parts {
+            engine, chat, teacher, banned, mut source, library, evaluator, baselines, gates, with_tools, ..
+        } = self;
         if let Some(replay) = &settings.replay {
             source = Box::new(Replayed::new(source, library, RunDir::clone(&writer), &settings, replay));
         }

@@ -120,6 +120,7 @@ impl Source for Attempts {
         if cancel.load(Ordering::Relaxed) {
             return Err(RunError::Interrupted);
         }
+        self.rollouts.rollout().gates.sync().map_err(|e| RunError::Gate(e.to_string()))?;
         let schedule = (bounds.max_lag > 0).then(|| Schedule::of(&taken));
         let n_fresh = taken.groups.len();
         let (groups, cursor, flight) = (taken.groups, taken.cursor, taken.flight);
@@ -163,6 +164,7 @@ impl Source for Attempts {
                 groups[place] = Some(group);
             }
         }
+        self.rollouts.rollout().gates.sync().map_err(|e| RunError::Gate(e.to_string()))?;
         Ok(groups.into_iter().flatten().collect())
     }
 }

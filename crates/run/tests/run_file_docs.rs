@@ -302,7 +302,9 @@ fn the_page_on_metrics_explains_every_number_a_run_writes_and_no_other() {
                   value_clip = 0.2, correction = { rule = 'token_mask', low = 0.999, high = 1.001 } }";
     let preference = ["algorithm.kind=dpo", "control.coin_flips=false", "max_lag=0", "data={ file = 'pairs.jsonl' }"];
     let mut written = BTreeSet::new();
-    for (name, changes) in [("plain", &["rollout.turns=2"][..]), ("critic", &[critic, "steps=3"]), ("preference", &preference)] {
+    for (name, changes) in
+        [("plain", &["rollout.turns=2"][..]), ("critic", &[critic, "steps=3"]), ("preference", &preference)]
+    {
         written.extend(keys_written(&place, name, changes));
     }
     let rows = METRICS.lines().filter_map(|line| line.strip_prefix("| `"));

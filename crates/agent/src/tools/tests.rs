@@ -111,3 +111,25 @@ fn a_toolbox_has_each_name_once_and_ends_with_a_turn_without_calls() {
     assert_eq!(toolbox.answer("done").unwrap(), Reaction::End);
     assert_eq!(toolbox.call(&ToolCall::new("rm", json!({}))).unwrap_err().class, "no_such_tool");
 }
+
+#[test]
+fn f15_a_command_runs_in_the_folder_behind_walls_and_its_exit_status_decides() {
+    let place = Place::new();
+    let run = |command: &str| place.call("shell", json!({"command": command}));
+    if !jail::layers().missing(&jail::Rules::default()).is_empty() {
+        // This system cannot confine, so a command is a fault of the tool and never runs.
+        let mut tool = tool("shell", &Workplace::new(place.0.path().join("work"))).unwrap();
+        assert_eq!(tool.call(json!({"command": "true"}).as_object().unwrap()).unwrap_err().class, "jail");
+        return;
+    }
+    let listed = run("cat a.txt && echo x > made");
+    assert!(listed.ok && listed.text.contains("two needle") && listed.labels.untrusted, "{listed:?}");
+    assert_eq!(fs::read_to_string(place.0.path().join("work/made")).unwrap(), "x\n");
+    let failed = run("echo fine; exit 3");
+    assert!(!failed.ok && failed.text.contains("exit status 3"), "{failed:?}");
+    let secret = run("cat ../secret");
+    assert!(!secret.ok && !secret.text.contains("key"), "{secret:?}");
+    // What is written outside goes into a private place that vanishes, or is refused.
+    run("echo pwned > ../secret");
+    assert_eq!(fs::read_to_string(place.0.path().join("secret")).unwrap(), "key");
+}

@@ -283,3 +283,21 @@ fn j16_the_stream_differs_by_seed_step_task_and_sample() {
     let (key, _) = key("a");
     assert_eq!(all[0], Stream::new("sample", &[1, 1, key.task.bits(), 1]));
 }
+
+#[test]
+fn an_observation_that_leaves_no_room_to_answer_is_not_recorded() {
+    let all = PROMPT.len() + "a>\n<tool\nx after a>\n<assistant\n".len();
+    for (context, stop) in [(all, StopReason::Context), (all + 1, StopReason::Length)] {
+        let (turns, _) = waiting(begin(&frame(3, context), Lines(vec![Ok("x")])));
+        let attempt = match turns.feed(says("a")) {
+            Step::Finished(attempt) => attempt,
+            Step::Sample(turns, job) => {
+                assert_eq!(job.sampling.max_tokens, 1);
+                finished(turns.feed(sampled(Chars::tokens("b"), StopReason::Length)))
+            }
+        };
+        assert!(attempt.sequences[0].len() <= context, "what is trained on fits the window");
+        let full = attempt.stop == StopReason::Context;
+        assert_eq!((full, attempt.messages.len()), (true, if stop == StopReason::Context { 2 } else { 4 }));
+    }
+}

@@ -155,6 +155,7 @@ fn ungraded(error: &JailError) -> Ungraded {
     let class = match error {
         JailError::Cancelled => return Ungraded::Cancelled,
         JailError::Spawn { .. } => "spawn",
+        JailError::Missing { .. } | JailError::Given { .. } | JailError::Confine { .. } => "jail",
         JailError::Deadline { .. } => "deadline",
         JailError::Output { .. } | JailError::Chatter { .. } | JailError::Line { .. } => "bad_answer",
         JailError::Ended { .. } => "exit",

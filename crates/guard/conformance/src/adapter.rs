@@ -10,8 +10,9 @@ use dogwood_language::{Error, Event, EventSignature, PartitionKey, TemporalBindi
 
 use crate::engine::Memory;
 use crate::engine::formula::{Aggregate, Comparison, Formula, Head, Operation, Summand, Term, Var};
-use crate::engine::plan::{Cost, Plan, Sentence};
+use crate::engine::plan::{Plan, Sentence};
 use crate::engine::solve::Moment;
+use crate::engine::survey::Cost;
 use crate::engine::value::Value;
 
 /// What became of the leaves an engine was given.

@@ -33,6 +33,12 @@ pub(crate) struct Hosts {
     pub(crate) userinfo: bool,
 }
 
+/// The longest name a host can have, by the domain name system.
+const LONGEST: usize = 253;
+
+/// How far an authority is read; a longer one counts as one that cannot be read.
+const AUTHORITY: usize = 320;
+
 /// Schemes that a browser reads with any number of slashes or backslashes.
 const SPECIAL: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
 
@@ -70,8 +76,9 @@ impl Hosts {
     fn reading(&mut self, text: &str, named: bool, scope: &Scope) {
         self.schemes_in(text, scope);
         for (at, _) in text.match_indices('@') {
-            if text[..at].ends_with(|c: char| !c.is_whitespace()) && host_like(authority(&text[at + 1..])) {
-                self.add(authority(&text[at + 1..]), scope);
+            let host = authority(start(&text[at + 1..]).0);
+            if text[..at].ends_with(|c: char| !c.is_whitespace()) && host_like(host) {
+                self.add(host, scope);
             }
         }
         let text = text.trim_matches(|c: char| c.is_whitespace() || "\"'`<>".contains(c));
@@ -113,7 +120,12 @@ impl Hosts {
 
     /// An authority by its different readings: where it ends, and which `@` ends the user.
     fn authorities(&mut self, rest: &str, scope: &Scope) {
+        let (rest, cut) = start(rest);
         let plain = rest.split(['/', '?', '#', ' ', '"', '\'', '<', '>', ')']).next().unwrap_or_default();
+        if cut && plain.len() == rest.len() {
+            self.odd = true;
+            self.outside.insert(rest.to_owned());
+        }
         for reading in [plain, plain.split('\\').next().unwrap_or_default()] {
             let mut pieces: Vec<&str> = reading.split('@').collect();
             if pieces.len() > 1 {
@@ -153,6 +165,7 @@ impl Hosts {
                 .any(|end| host.ends_with(end));
         let mut above = host.as_str();
         self.within.insert(host.clone());
+        self.odd |= host.len() > LONGEST;
         while let Some((_, parent)) = above.split_once('.') {
             self.within.insert(parent.to_owned());
             above = parent;
@@ -173,6 +186,14 @@ fn has_scheme(word: &str) -> bool {
         let head = head.to_ascii_lowercase();
         rest.starts_with(['/', '\\']) || SPECIAL.contains(&head.as_str()) || PLAIN.contains(&head.as_str())
     })
+}
+
+/// The start of a text, and whether more follows.
+fn start(text: &str) -> (&str, bool) {
+    match text.char_indices().nth(AUTHORITY) {
+        Some((at, _)) => (&text[..at], true),
+        None => (text, false),
+    }
 }
 
 /// What precedes the first character that cannot be part of a host with its port.
@@ -413,6 +434,17 @@ mod tests {
         assert_eq!((hosts.ports, hosts.schemes), ([8080].into(), ["http".to_owned()].into()));
         assert!(of("https://xn--80ak6aa92e.com", false).odd && of("https://\u{430}pple.com", false).odd);
         assert!(of("data:text/html,x", false).schemes.contains("data"));
+    }
+
+    #[test]
+    fn no_text_costs_more_than_its_length_some_times_over() {
+        for text in ["http:".repeat(20_000), "a.".repeat(50_000) + "com", "@".repeat(100_000), "x@a.b".repeat(20_000)] {
+            let hosts = of(&text, true);
+            assert!(hosts.all.iter().chain(&hosts.within).map(String::len).sum::<usize>() <= 10_000_000);
+        }
+        let long = of(&format!("http://{}@evil.example/", "u".repeat(400)), false);
+        assert!(long.odd && long.all.contains("evil.example"), "{long:?}");
+        assert!(!of(&format!("http://good.example/{}", "u".repeat(400)), false).odd);
     }
 
     proptest::proptest! {

@@ -11,6 +11,13 @@ use crate::Scope;
 /// Longer texts are content, unless their argument's name or format says path.
 const LONGEST: usize = 4096;
 
+/// Levels of folders that are told; a deeper path counts as one that cannot be told, so that no text costs more than its
+/// length many times over.
+const DEEPEST: usize = 64;
+
+/// Dots of a name that endings are told for.
+const DOTS: usize = 8;
+
 /// What is known of the paths in a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Paths {
@@ -84,17 +91,18 @@ impl Paths {
             self.parts.insert(lower);
         }
         let last = path.rsplit('/').next().unwrap_or_default().trim_end_matches(['.', ' ']).to_lowercase();
-        for (at, _) in last.match_indices('.') {
+        for (at, _) in last.rmatch_indices('.').take(DOTS) {
             self.endings.insert(last[at + 1..].to_owned());
         }
         self.top |= path == "/" || path == "." || scope.folders().contains(&path);
-        if away || !scope.holds(&path) {
+        let levels = path.bytes().filter(|b| *b == b'/').count();
+        let untold = levels > DEEPEST || path.len() > LONGEST;
+        self.unresolved |= untold;
+        if away || untold || !scope.holds(&path) {
             self.outside.insert(path.clone());
         }
-        let mut above = path.as_str();
-        while let Some(at) = above.rfind('/') {
-            above = &path[..at];
-            self.within.insert(if at == 0 { "/".to_owned() } else { above.to_owned() });
+        for (at, _) in path.match_indices('/').take(DEEPEST) {
+            self.within.insert(if at == 0 { "/".to_owned() } else { path[..at].to_owned() });
         }
         self.within.insert(path.clone());
         self.all.insert(path);
@@ -165,7 +173,7 @@ pub(crate) fn normal(path: &str, root: Option<&str>) -> String {
             ".." => match parts.last() {
                 Some(&"..") => parts.push(".."),
                 // A drive, a home and a variable are not left by climbing in text.
-                Some(last) if !(parts.len() == 1 && drive) && !last.starts_with(['~', '$', '%']) => {
+                Some(last) if !last.starts_with(['~', '$', '%']) && (parts.len() > 1 || !drive) => {
                     parts.pop();
                 }
                 _ if absolute || base.is_some() => {}
@@ -187,7 +195,7 @@ mod tests {
     use super::*;
 
     fn scope() -> Scope {
-        Scope::default().rooted_at("/work/repo").unwrap().with_folder("/tmp/out").unwrap()
+        Scope::default().rooted_at("/desk/repo").unwrap().with_folder("/tmp/out").unwrap()
     }
 
     fn of(text: &str) -> Paths {
@@ -232,8 +240,8 @@ mod tests {
             "C:\\Windows",
             "\\\\host\\share",
             "\u{ff0f}etc",
-            "/work/repo2/x",
-            "/work/repo/../repo2",
+            "/desk/repo2/x",
+            "/desk/repo/../repo2",
             " /etc/passwd",
             "\"/etc/passwd\"",
             "a.txt, /etc/passwd",
@@ -241,7 +249,7 @@ mod tests {
             "/tmp/out/../x",
             "%USERPROFILE%\\x",
             "..%255c..%255cx",
-            "/work/repo\0/../../etc",
+            "/desk/repo\0/../../etc",
         ] {
             let paths = of(text);
             assert!(!paths.outside.is_empty(), "`{text}` is outside: {paths:?}");
@@ -253,11 +261,11 @@ mod tests {
         for text in [
             "a.txt",
             "./a/b",
-            "/work/repo/a",
+            "/desk/repo/a",
             "a/../b",
             "/tmp/out/x",
             "src\\main.rs",
-            "file:/work/repo/a",
+            "file:/desk/repo/a",
             "50% done.txt",
             "~100",
             "$5",
@@ -273,9 +281,9 @@ mod tests {
         let paths = of("Src/.SSH/key.tar.GZ");
         assert!(["src", ".ssh", "key.tar.gz"].iter().all(|p| paths.parts.contains(*p)), "{paths:?}");
         assert_eq!(paths.endings, ["gz", "tar.gz"].map(str::to_owned).into());
-        assert!(["/", "/work", "/work/repo", "/work/repo/Src"].iter().all(|p| paths.within.contains(*p)), "{paths:?}");
+        assert!(["/", "/desk", "/desk/repo", "/desk/repo/Src"].iter().all(|p| paths.within.contains(*p)), "{paths:?}");
         assert!(of(".env. ").parts.contains(".env"));
-        assert!(of(".").top && of("/").top && of("/work/repo/").top && of("x/..").top && !of("x").top);
+        assert!(of(".").top && of("/").top && of("/desk/repo/").top && of("x/..").top && !of("x").top);
         assert!(of("*.rs").wild && !of("a.rs").wild);
     }
 
@@ -287,6 +295,18 @@ mod tests {
         assert_eq!(paths, Paths::default());
         paths.mentioned("cat ../../x > 'y z'", false, &scope());
         assert_eq!(paths.outside, ["/x".to_owned()].into());
+    }
+
+    #[test]
+    fn no_text_costs_more_than_its_length_some_times_over() {
+        for text in ["/a".repeat(300_000), "a.".repeat(300_000), "../".repeat(200_000), "a/../".repeat(100_000) + "x"] {
+            let paths = of(&text);
+            let told: usize = paths.within.iter().chain(&paths.endings).map(String::len).sum();
+            assert!(told <= 2_000_000, "{told}");
+        }
+        let deep = of(&"a/".repeat(100));
+        assert!(deep.unresolved && !deep.outside.is_empty(), "what is too deep to be told is not taken for inside");
+        assert!(!of(&"a/".repeat(60)).unresolved);
     }
 
     proptest::proptest! {

@@ -22,9 +22,9 @@ fn tools() -> Vec<ToolSpec> {
     });
     vec![
         ToolSpec::new("t", "", "send", parameters.clone()),
-        ToolSpec::new("r", "", "read", parameters).touching(["personal"]),
-        ToolSpec::new("odd", "", "conjure", json!({})),
-        ToolSpec::new("odd_data", "", "read", json!({})).touching(["aura"]),
+        ToolSpec::new("r", "", "read", parameters.clone()).touching(["personal"]),
+        ToolSpec::new("odd", "", "conjure", parameters.clone()),
+        ToolSpec::new("odd_data", "", "read", parameters).touching(["aura"]),
     ]
 }
 
@@ -203,7 +203,7 @@ fn every_rule_fault_denies_and_is_named_whatever_the_rule_wanted() {
         for effect in ["deny", "defer", "ask", "modify"] {
             for clause in [
                 fault.to_owned(),
-                format!("context.input.n == 2 && {fault}"),
+                format!("context.input.n == 2 && ({fault})"),
                 format!("!context.paths.top && ({fault})"),
             ] {
                 let rules = OPEN.to_owned() + &restriction("faulty", effect, &clause);
@@ -230,19 +230,19 @@ fn every_rule_fault_denies_and_is_named_whatever_the_rule_wanted() {
 
 #[test]
 fn what_would_fail_is_refused_before_anything_runs() {
-    // Only arithmetic that may overflow passes the check of types; it fails when it happens, and then denies.
+    // Only arithmetic that may overflow and a tool that is not there pass the check of types; they deny when they fail.
     for fault in FAULTS {
         let packs = Packs::new([pack(&(OPEN.to_owned() + &restriction("faulty", "deny", fault)))]).unwrap();
         let built = Guard::new(&packs, &tools(), &Scope::default());
-        let overflows = fault.contains("9223372036854775807");
-        assert_eq!(built.is_ok(), overflows, "`{fault}`: {:?}", built.err());
+        let late = fault.contains("9223372036854775807") || fault.contains("other");
+        assert_eq!(built.is_ok(), late, "`{fault}`: {:?}", built.err());
     }
     let wrong = |rule: &str| {
         Guard::new(&Packs::new([pack(rule)]).unwrap(), &tools(), &Scope::default()).unwrap_err().to_string()
     };
     assert_eq!(
         wrong(&restriction("typo", "deny", "context.paths.outsde.isEmpty()")),
-        "rule `typo` of pack `p` does not fit the tools: attribute `outsde` in context for Action::\"tool:r\" not found"
+        "rule `typo` of pack `p` does not fit the tools: attribute `paths.outsde` in context for Action::\"tool:odd\" not found"
     );
     assert_eq!(
         wrong("@id(\"a\") @reason(\"x\") permit (principal, action == Action::\"tool:x\", resource);"),
@@ -519,7 +519,7 @@ fn some_condition() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn slices_and_sieves_hide_no_shipped_rule_and_every_call_fits_the_schema(
@@ -537,6 +537,8 @@ proptest! {
         conditions in prop::collection::vec((some_condition(), any::<bool>()), 1..8), call in some_call(), principal in some_principal(), labels in some_labels(),
     ) {
         let (tools, scope) = world();
+        let tool = crate::action_classes()[call.0].as_str();
+        let tools = tools.into_iter().filter(|spec| spec.name == tool).collect::<Vec<_>>();
         let mut rules = OPEN.to_owned();
         for (i, (condition, unless)) in conditions.iter().enumerate() {
             let word = if *unless { "unless" } else { "when" };
@@ -546,7 +548,6 @@ proptest! {
         }
         rules += &format!("@id(\"two\") @reason(\"x\") forbid (principal, action, resource) when {{ {} }} unless {{ {} }};", conditions[0].0, conditions[conditions.len() - 1].0);
         let guard = Guard::build(&Packs::new([pack(&rules)]).unwrap(), &tools, &scope, false).unwrap();
-        let tool = crate::action_classes()[call.0].as_str();
         agrees(&guard, &Request { principal: &principal, tool, arguments: call.1.as_object().unwrap(), labels: &labels, now_s: 7 });
     }
 
@@ -557,6 +558,7 @@ proptest! {
     ) {
         let (tools, scope) = world();
         let tool = crate::action_classes()[call.0].as_str();
+        let tools = tools.into_iter().filter(|spec| spec.name == tool).collect::<Vec<_>>();
         let request = Request { principal: &principal, tool, arguments: call.1.as_object().unwrap(), labels: &labels, now_s: 7 };
         let mut packs = Packs::new([Shipped::Baseline.pack().unwrap()]).unwrap();
         let rules: String = own.iter().enumerate().map(|(i, (when, effect))| restriction(&format!("o{i}"), effect, when)).collect();

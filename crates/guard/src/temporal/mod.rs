@@ -49,8 +49,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Decision, Hit, Request};
-use engine::plan::{Cost, Plan};
+use engine::plan::Plan;
 use engine::solve::{Fault, Moment};
+use engine::survey::Cost;
 use engine::value::Value;
 use engine::{Memory, SavedMemory};
 use rules::{Part, Rule};
@@ -194,7 +195,7 @@ impl Temporal {
         let mut sorted: Vec<&ToolSpec> = tools.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         for tool in sorted {
-            part("tool");
+            part(&tool.data.len().to_string());
             [&tool.name, &tool.action].into_iter().chain(&tool.data).for_each(|text| part(text));
         }
         read.sort_by(|a, b| (&a.hit.id, &a.hit.pack).cmp(&(&b.hit.id, &b.hit.pack)));

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope,
 };
 
 use super::plan::{Place, Right};
@@ -27,6 +27,7 @@ pub(crate) fn access(right: Right, is_folder: bool) -> BitFlags<AccessFs> {
     let access = match right {
         Right::Read => AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir,
         Right::Look => AccessFs::ReadFile | AccessFs::ReadDir,
+        Right::List => AccessFs::ReadDir.into(),
         Right::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate,
         // Making a device would need a capability that it does not have either.
         Right::Write => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
@@ -36,7 +37,8 @@ pub(crate) fn access(right: Right, is_folder: bool) -> BitFlags<AccessFs> {
 
 /// A ruleset over these places, ready to be applied, with the rights this kernel handles.
 pub(crate) fn ruleset(places: &[(&Place, File)], network: bool) -> Result<Option<OwnedFd>, RulesetError> {
-    let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(AccessFs::from_all(NEWEST))?;
+    let mut rules =
+        Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(AccessFs::from_all(NEWEST))?;
     if !network {
         // Handled and never allowed.
         rules = rules.handle_access(AccessNet::from_all(NEWEST))?;

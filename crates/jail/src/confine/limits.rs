@@ -66,7 +66,7 @@ pub(crate) fn drop_privileges() -> Result<(), Errno> {
 }
 
 /// One of the process's own settings.
-pub(crate) fn prctl(option: c_int, value: c_ulong) -> Result<(), Errno> {
+fn prctl(option: c_int, value: c_ulong) -> Result<(), Errno> {
     let zero: c_ulong = 0;
     // SAFETY: used with options that take a plain number or, for the filter, a pointer to a live program.
     check(unsafe { libc::prctl(option, value, zero, zero, zero) }).map(drop)

@@ -16,7 +16,10 @@
 
 #![cfg_attr(
     target_os = "linux",
-    allow(unsafe_code, reason = "system calls that no safe library offers: clone with shared memory, mounts, prctl, landlock")
+    allow(
+        unsafe_code,
+        reason = "system calls that no safe library offers: clone with shared memory, mounts, prctl, landlock"
+    )
 )]
 
 #[cfg(target_os = "linux")]
@@ -51,3 +54,6 @@ pub(crate) struct Pipes {
     pub(crate) stdout: std::fs::File,
     pub(crate) stderr: std::fs::File,
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

@@ -58,12 +58,6 @@ pub(crate) fn close_from(first: u32) -> Result<(), Errno> {
     call!(CLOSE_RANGE, first, u32::MAX, 0).map(drop)
 }
 
-/// Ends the calling process at once.
-pub(crate) fn exit(code: c_int) -> ! {
-    // SAFETY: always sound; runs no handler.
-    unsafe { libc::_exit(code) }
-}
-
 /// Ignored and handled signals get their default back, and none stays blocked; what `exec` would hand on otherwise.
 pub(crate) fn default_signals() {
     for signal in 1..=64 {

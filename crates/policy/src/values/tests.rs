@@ -21,7 +21,15 @@ pub(crate) fn graded() -> Outcome {
 
 pub(crate) fn episode(sequences: Vec<Sequence>, outcome: Outcome) -> Episode {
     let key = EpisodeKey { step: 0, task: task().id, sample: 0 };
-    Episode { key, sequences, messages: vec![], outcome, stop: StopReason::Eos, turn_rewards: Vec::new(), conduct: episode::Conduct::default() }
+    Episode {
+        key,
+        sequences,
+        messages: vec![],
+        outcome,
+        stop: StopReason::Eos,
+        turn_rewards: Vec::new(),
+        conduct: episode::Conduct::default(),
+    }
 }
 
 fn failed() -> Outcome {

@@ -10,9 +10,10 @@ use env::{Environment, Split, Submission, TaskSet, injection};
 use episode::{Role, Task, ToolCall};
 use gate::receipt::Receipts;
 use gate::{
-    Approvals, Approver, Clock, Consent, Gate, Limits, Opening, Pending, Prices, Roster, Ruling, Session, Settings,
+    Approvals, Approver, Clock, Consent, Gate, Limits, Opening, Part, Pending, Prices, Roster, Ruling, Session,
+    Settings,
 };
-use guard::{Autonomy, Deployment, Labels, Origin, Packs, Principal, Scope, Shipped};
+use guard::{Autonomy, Decision, Deployment, Labels, Origin, Packs, Principal, Scope, Shipped};
 use serde_json::{Value, json};
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
@@ -231,7 +232,7 @@ impl Stand {
         let principal = Principal {
             subject: OWNER.to_owned(),
             agent: "helper".to_owned(),
-            run: "red-team".to_owned(),
+            run: String::new(),
             purpose: format!("the tasks of {}", world.name),
             deployment: Deployment::OnPremises,
             autonomy: if terms == Terms::Watched { Autonomy::Supervised } else { Autonomy::Autonomous },
@@ -274,7 +275,8 @@ impl Stand {
         let tools = self.env.tools(task);
         let mut session = self.gate.session(Opening {
             name: name.to_owned(),
-            who: Arc::new(self.principal.clone()),
+            // A run of its own, so that no answer given in one trace is an answer in another.
+            who: Arc::new(Principal { run: name.to_owned(), ..self.principal.clone() }),
             tools,
             declared: BTreeSet::new(),
             limits: Limits::default(),
@@ -338,6 +340,7 @@ impl Stand {
         match self.answers {
             Answers::Nobody => return Ok(ruling),
             Answers::Anything => {
+                played.n_asked += u64::from(!planted);
                 say(&person, true)?;
             }
             Answers::Program | Answers::Person => {
@@ -376,9 +379,14 @@ fn why(call: &ToolCall, ruling: &Ruling) -> Stop {
         Ruling::Waiting(pending) => ("ask", pending.rules.clone()),
         Ruling::Deferred(refusal) => ("defer", vec![refusal.reason.clone()]),
         Ruling::Denied(refusal) => {
-            let deciding = refusal.rules.iter().filter(|hit| hit.effect == guard::Decision::Deny);
+            // A question that was answered with no is ruled a denial; the rule that asked says why.
+            let (how, effect) = match refusal.by {
+                Part::Approval => ("refused", Decision::Ask),
+                _ => ("deny", Decision::Deny),
+            };
+            let deciding = refusal.rules.iter().filter(|hit| hit.effect == effect);
             let ids: Vec<String> = deciding.map(|hit| format!("{}@{}", hit.id, hit.version)).collect();
-            if ids.is_empty() { ("refused", vec![refusal.by.as_str().to_owned()]) } else { ("deny", ids) }
+            (how, if ids.is_empty() { vec![refusal.reason.clone()] } else { ids })
         }
         Ruling::Go(_) => ("", Vec::new()),
     };

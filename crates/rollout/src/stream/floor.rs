@@ -146,8 +146,16 @@ impl<'a> Floor<'a> {
             let opening = Opening::new(self.frame.codec.as_ref(), &task.messages, env.tools(&task));
             let (task, sampled_at) = (Arc::new(task), 0);
             let (env, kept_opening) = (env.clone(), Some(opening.clone()));
-            let table =
-                Table { step, first_sample, task: task.clone(), env: env.clone(), opening: kept_opening, seats, kept, sampled_at };
+            let table = Table {
+                step,
+                first_sample,
+                task: task.clone(),
+                env: env.clone(),
+                opening: kept_opening,
+                seats,
+                kept,
+                sampled_at,
+            };
             self.tables.insert(place, table);
             if waits {
                 self.open.push_back(place);
@@ -425,9 +433,10 @@ impl<'a> Floor<'a> {
         let id = self.name(place, index);
         let table = self.tables.get_mut(&place).expect("a group stays until it is taken");
         let codec = self.frame.codec.as_ref();
-        let opening = table.opening.take().unwrap_or_else(|| {
-            Opening::new(codec, &table.task.messages, table.env.tools(&table.task))
-        });
+        let opening = table
+            .opening
+            .take()
+            .unwrap_or_else(|| Opening::new(codec, &table.task.messages, table.env.tools(&table.task)));
         let sample = table.first_sample + index as u32;
         let key = EpisodeKey { step: table.step, task: table.task.id.clone(), sample };
         let place = self.gates.place(table.env.as_ref(), &table.task, &key);

@@ -325,7 +325,8 @@ fn i11_a_grader_that_hangs_is_named_where_its_verdict_is_waited_for() {
     let settings = Settings { patience_s: 0.2, ..Settings::default() };
     let sampling = Arc::new(Sampling::plain(1.0, 30, vec![Chars::END]));
     let terms = Terms { bounds, group_size: 2, run_seed: 1, sampling };
-    let mut stream = Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings }), terms);
+    let mut stream =
+        Stream::new(Arc::new(Rollout { codec: Arc::new(Chars), environments, gates: Gates::none(), settings }), terms);
     let error = plan.step(&mut stream, 1, 0, &Flight::default()).unwrap_err().to_string();
     assert!(error.starts_with("waited 0.22 s in vain for environment `slow` with task `slow/"), "{error}");
 }

@@ -121,7 +121,7 @@ fn main() -> ExitCode {
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
-    let mut options = Options { out: PathBuf::new(), seeds: 5, steps: 60, warm_steps: 700, threads: 2 };
+    let mut options = Options { out: PathBuf::new(), seeds: 5, steps: 60, warm_steps: 900, threads: 2 };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("`{word}` needs a value"))?;
@@ -155,8 +155,8 @@ fn all(options: &Options) -> Result<(), Box<dyn Error>> {
         "data.file=worked.jsonl".to_owned(),
         "batch={ tasks = 48, group_size = 1 }".to_owned(),
         "optimiser={ learning_rate = 2e-3, warmup_updates = 20 }".to_owned(),
-        "eval.every=100".to_owned(),
-        "checkpoint={ every = 100, keep_last = 1000 }".to_owned(),
+        "eval.every=150".to_owned(),
+        "checkpoint={ every = 150, keep_last = 1000 }".to_owned(),
     ];
     let learned = points(options, "warm-up", &warm, None)?;
     for line in &learned {
@@ -171,12 +171,14 @@ fn all(options: &Options) -> Result<(), Box<dyn Error>> {
     let (mut before, mut after) = (Vec::new(), [Vec::new(), Vec::new()]);
     for seed in 1..=options.seeds {
         for (arm, (name, penalty)) in [("without", 0.0), ("with", PENALTY)].into_iter().enumerate() {
-            let changes = [format!("seed={seed}"), format!("steps={}", options.steps), format!("gate.penalty={penalty}")];
+            let changes =
+                [format!("seed={seed}"), format!("steps={}", options.steps), format!("gate.penalty={penalty}")];
             let curve = points(options, &format!("{name}-{seed}"), &changes, Some(&from))?;
             for EvalLine { step, score } in &curve {
                 let reward = score.mean_reward.unwrap_or(f64::NAN);
                 let c = score.conduct;
-                csv += &format!("{name},{seed},{step},{},{},{},{},{reward}\n", score.n, score.solved, c.calls, c.denied);
+                csv +=
+                    &format!("{name},{seed},{step},{},{},{},{},{reward}\n", score.n, score.solved, c.calls, c.denied);
             }
             let (first, last) = (curve.first().ok_or("no evaluation")?, curve.last().ok_or("no evaluation")?);
             println!("{name}, seed {seed}: {} → {}", told(&first.score), told(&last.score));

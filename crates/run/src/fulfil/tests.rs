@@ -8,9 +8,9 @@ use env::{Environments, Mixture, Settings as EnvSettings};
 use episode::{Group, Message, Role};
 use policy::fake::Scripted;
 use policy::{Policy, Sampling};
-use rollout::{Gates, Rollout};
 use rollout::stream::protocol::Bounds;
 use rollout::stream::{Stream, Terms};
+use rollout::{Gates, Rollout};
 
 use super::{Advice, How};
 use crate::source::{Attempts, Source};
@@ -69,7 +69,8 @@ fn source(chat: &Arc<Chat>) -> Attempts {
     let bounds = Bounds { batch: 2, max_lag: 0, max_running: 9, max_draws: 1, steps: 1, holds_lag: false };
     let sampling = Arc::new(Sampling::plain(1.0, 8, vec![chat.end().unwrap()]));
     let terms = Terms { bounds, group_size: 4, run_seed: 7, sampling };
-    let rollout = Rollout { codec: chat.clone(), environments, gates: Gates::none(), settings: rollout::Settings::default() };
+    let rollout =
+        Rollout { codec: chat.clone(), environments, gates: Gates::none(), settings: rollout::Settings::default() };
     Attempts::new(Stream::new(Arc::new(rollout), terms), mixture, 7, false)
 }
 

@@ -5,6 +5,7 @@
 pub(crate) mod formula;
 pub(crate) mod plan;
 pub(crate) mod solve;
+pub(crate) mod survey;
 pub(crate) mod table;
 pub(crate) mod value;
 
@@ -31,6 +32,8 @@ pub(crate) struct Memory {
     last: i64,
     /// How many events there were.
     points: i64,
+    /// How many entries one source may take.
+    room: usize,
 }
 
 /// A memory as stored.
@@ -45,7 +48,7 @@ pub(crate) struct SavedMemory {
 impl Memory {
     pub(crate) fn new(plan: &Plan) -> Memory {
         let tables = plan.sources.iter().map(|source| Table::new(&source.layout)).collect();
-        Memory { tables, last: i64::MIN, points: 0 }
+        Memory { tables, last: i64::MIN, points: 0, room: ROOM }
     }
 
     /// How many entries are remembered.
@@ -101,7 +104,7 @@ impl Memory {
         let view = self.view(plan, moment, at)?;
         let now = view.now;
         let rows = plan.sources.iter().map(|source| view.rows(source)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(full) = self.tables.iter().zip(&rows).find(|(table, new)| table.size() + new.len() > ROOM) {
+        if let Some(full) = self.tables.iter().zip(&rows).find(|(table, new)| table.size() + new.len() > self.room) {
             return Err(Fault::Full(full.0.size()));
         }
         for ((table, source), rows) in self.tables.iter_mut().zip(&plan.sources).zip(rows) {
@@ -124,6 +127,7 @@ impl Memory {
             tables: plan.sources.iter().zip(saved.tables).map(|(s, saved)| Table::load(&s.layout, saved)).collect(),
             last: saved.last,
             points: saved.points,
+            room: ROOM,
         })
     }
 }

@@ -85,6 +85,9 @@ impl Tally {
     }
 }
 
+/// Rows by the values in some columns.
+type Index = HashMap<Box<[Value]>, BTreeSet<Row>>;
+
 /// Rows that held.
 ///
 /// - Holds: with a window, memory grows with the distinct rows in it and with how often each held again in it, at most once
@@ -94,7 +97,7 @@ pub(crate) struct Table {
     rows: HashMap<Row, Stamp>,
     /// Rows in the order in which they held, so that the oldest can leave.
     queue: VecDeque<(i64, Row)>,
-    indexes: Vec<(u64, HashMap<Box<[Value]>, BTreeSet<Row>>)>,
+    indexes: Vec<(u64, Index)>,
     tallies: HashMap<Box<[Value]>, Tally>,
 }
 

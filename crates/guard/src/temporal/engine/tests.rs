@@ -254,13 +254,15 @@ impl Maker {
 
 fn history(dice: &mut Dice) -> Vec<One> {
     let mut at = 0;
+    // Some histories of one event over and over, so that what must hold at every point does.
+    let choices = if dice.roll(3) == 0 { 1 } else { 2 };
     (0..2 + dice.roll(6))
         .map(|_| {
             at += dice.roll(4) as i64;
             One {
-                kind: ["request", "response"][dice.roll(2) as usize],
-                name: ["a", "b"][dice.roll(2) as usize],
-                x: dice.roll(3) as i64,
+                kind: ["request", "response"][dice.roll(choices) as usize],
+                name: ["a", "b"][dice.roll(choices) as usize],
+                x: dice.roll(choices + 1) as i64,
                 y: (dice.roll(6) > 0).then(|| dice.roll(3) as i64),
                 at,
             }
@@ -301,4 +303,76 @@ fn random_formulas_hold_where_their_definitions_say() {
         }
     }
     assert!(taken > 2 * outside && held * 5 > asked && held * 5 < asked * 4, "{taken} {outside} {held} {asked}");
+}
+
+#[test]
+fn a_left_side_that_failed_once_after_the_anchor_has_failed() {
+    let atom =
+        |name: &str| Formula::Atom(Head { kind: "request".to_owned(), names: [name.to_owned()].into() }, Vec::new());
+    let formula = Formula::Since { left: Box::new(atom("a")), within: None, past: false, right: Box::new(atom("b")) };
+    let check = |names: &[&'static str], want: bool| {
+        let mut plan = Plan::default();
+        let number = plan.add(Sentence { formula: formula.clone(), vars: 0, given: Vec::new() }).unwrap();
+        let mut memory = Memory::new(&plan);
+        let mut got = false;
+        for name in names {
+            let one = One { kind: "request", name, x: 0, y: None, at: 0 };
+            got = memory.ask(&plan, number, Vec::new(), &one, 0).unwrap();
+            memory.observe(&plan, &one, 0).unwrap();
+        }
+        assert_eq!(got, want, "{names:?}");
+    };
+    check(&["b"], true);
+    check(&["b", "a", "a", "a"], true);
+    check(&["b", "c", "a", "a"], false);
+    check(&["b", "a", "c", "a"], false);
+    check(&["b", "c", "a", "b", "a"], true);
+    check(&["a", "a"], false);
+}
+
+#[test]
+fn what_nothing_binds_cannot_be_kept_up() {
+    let check = |formula: Formula, want: Option<&str>| {
+        let mut plan = Plan::default();
+        let got = plan.add(Sentence { formula, vars: 2, given: vec![0] });
+        assert_eq!(got.as_ref().err().map(|outside| outside.what), want);
+        assert!(got.is_ok() || plan.sources.is_empty(), "a refused sentence leaves nothing behind");
+    };
+    let p = |term: Term| {
+        let head = Head { kind: "request".to_owned(), names: ["a".to_owned()].into() };
+        Formula::Atom(head, vec![(vec!["x".to_owned()], term)])
+    };
+    let formerly = |body: Formula| Formula::Formerly { within: Some(5), past: false, body: Box::new(body) };
+    let not = |body: Formula| Formula::Not(Box::new(body));
+    check(formerly(p(Term::Var(0))), None);
+    check(not(formerly(p(Term::Var(0)))), None);
+    check(formerly(Formula::All(vec![p(Term::Any), not(formerly(p(Term::Any)))])), None);
+    let open = "a negation over what nothing before it binds";
+    check(formerly(Formula::All(vec![p(Term::Any), not(formerly(p(Term::Var(0))))])), Some(open));
+    check(formerly(not(p(Term::Var(0)))), Some(open));
+    let count = |body| {
+        let aggregate = Aggregate { sum: None, over: vec![1], body };
+        Formula::Compare(Comparison::Less, Term::Aggregate(Box::new(aggregate)), Term::Literal(Value::Int(1)))
+    };
+    let rows = |more: Vec<Formula>| formerly(Formula::All([vec![p(Term::Var(0)), Formula::Point(1)], more].concat()));
+    check(count(rows(Vec::new())), None);
+    let asked = "a count or sum over what nothing before it binds";
+    check(formerly(Formula::All(vec![p(Term::Any), count(rows(Vec::new()))])), Some(asked));
+}
+
+#[test]
+fn what_there_is_no_room_for_is_refused_and_nothing_is_lost() {
+    let head = Head { kind: "request".to_owned(), names: ["a".to_owned()].into() };
+    let body = Formula::Atom(head, vec![(vec!["x".to_owned()], Term::Var(0))]);
+    let formula = Formula::Formerly { within: None, past: true, body: Box::new(body) };
+    let mut plan = Plan::default();
+    let number = plan.add(Sentence { formula, vars: 1, given: vec![0] }).unwrap();
+    let mut memory = Memory { room: 3, ..Memory::new(&plan) };
+    let one = |x: i64| One { kind: "request", name: "a", x, y: None, at: 0 };
+    for x in 0..3 {
+        memory.observe(&plan, &one(x), 0).unwrap();
+    }
+    assert_eq!(memory.observe(&plan, &one(9), 0), Err(super::solve::Fault::Full(3)));
+    let knows = |memory: &Memory, x: i64| memory.ask(&plan, number, vec![Some(Value::Int(x))], &one(0), 0).unwrap();
+    assert_eq!([0, 1, 2, 9].map(|x| knows(&memory, x)), [true, true, true, false]);
 }
