@@ -1,7 +1,6 @@
 //! Rules over history as a pack writes them: what each kind stops and lets through, and that what cannot be judged is denied.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop where something is wrong")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop where something is wrong")]
 
 use std::sync::Mutex;
 

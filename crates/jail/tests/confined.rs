@@ -1,7 +1,9 @@
 //! What a confined program can do, that its limits are its own, and that nothing of it outlives anything.
 
+#![allow(clippy::unwrap_used, reason = "a test's own steps must not fail")]
+
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -225,7 +227,8 @@ fn helper_that_holds_a_family() {
         Session::start(&sh(&family(&mark, "read x; echo $x; wait").replace("echo ready; ", ""), Rules::default()))
             .unwrap();
     session.ask("hello", &GO_ON).unwrap();
-    eprintln!("holding");
+    // Heard by the test.
+    writeln!(std::io::stderr(), "holding").unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 

@@ -4,6 +4,8 @@
 //! A probe prints `OPEN` if it got through and `SHUT` with a reason if not; exhaustion is tried in amounts that harm
 //! nobody. One that only root could succeed at is shown open as root and stopped for both.
 
+#![allow(clippy::unwrap_used, reason = "a test's own steps must not fail")]
+
 mod probes {
     pub(crate) mod exhaustion;
     pub(crate) mod files;
@@ -148,7 +150,8 @@ fn every_probe_is_stopped_for_an_ordinary_user_too() {
     // The test's own program, where that user can reach it.
     let folder = probes::world::folder_for_all();
     let copy = folder.path().join("probes");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process, so that no program started meanwhile holds it open for writing.
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap().success());
     let mut again = Command::new(&copy);
     again.args(["--exact", "every_probe_gets_through_without_walls_and_not_behind_them"]).current_dir("/");
     let output = again.uid(NOBODY).gid(NOBODY).output().unwrap();

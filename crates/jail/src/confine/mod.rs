@@ -55,5 +55,6 @@ pub(crate) struct Pipes {
     pub(crate) stderr: std::fs::File,
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
