@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
+
 use crate::Rules;
 
 /// Variables a program needs to find its interpreter, its temporary folder and its language; nothing that names a key or
@@ -76,10 +78,26 @@ impl Spec {
         PASSED.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)))
     }
 
+    /// Where the program is, if it is a name and found in the `PATH` that it will have.
+    ///
+    /// Left to itself the standard library looks a name up in a `PATH` of the child's own between `fork` and `exec`; given a
+    /// path it calls `posix_spawn`, which does not copy the page tables of a loaded model.
+    fn found(&self) -> Option<PathBuf> {
+        let given = self.variables.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+        let path = given.or_else(|| std::env::var_os("PATH"))?;
+        if self.program.is_empty() || self.program.as_encoded_bytes().contains(&b'/') {
+            return None;
+        }
+        let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+        folders
+            .map(|folder| folder.join(&self.program))
+            .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
+    }
+
     pub(crate) fn command(&self) -> Command {
         use std::os::unix::process::CommandExt;
 
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(self.found().as_ref().map_or(self.program.as_os_str(), |path| path.as_os_str()));
         command.args(&self.args).env_clear().process_group(0);
         command.envs(Self::passed());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));

@@ -175,6 +175,26 @@ fn a_missing_program_is_named() {
 }
 
 #[test]
+fn a_name_is_looked_up_in_the_path_that_the_program_gets_past_what_cannot_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, mode) in [("1", "644"), ("3", "755")] {
+        // Written by another process: one of this process's other tests could start a program while the file is open for
+        // writing, and what is open for writing cannot run.
+        let script = r#"mkdir "$0" && printf '#!/bin/sh\necho $0 $1' > "$0/own" && chmod "$1" "$0/own""#;
+        let written =
+            std::process::Command::new("sh").args(["-c", script]).arg(folder.path().join(name)).arg(mode).status();
+        assert!(written.unwrap().success());
+    }
+    std::fs::create_dir_all(folder.path().join("2/own")).unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let mut spec = Spec::new("own").args(["x"]);
+    spec.variables = vec![("PATH".into(), [at("0"), at("1"), at("2"), at("3"), "/bin".into()].join(":").into())];
+    assert_eq!(run(&spec, b"").unwrap().stdout, format!("{} x\n", at("3/own")).as_bytes());
+    spec.variables = vec![("PATH".into(), at("0").into())];
+    assert!(matches!(run(&spec, b""), Err(JailError::Spawn { .. })));
+}
+
+#[test]
 fn a_session_answers_line_by_line() {
     let mut session = Session::start(&sh("n=0; while read x; do n=$((n+1)); echo $n:$x; done")).unwrap();
     assert_eq!(session.ask("a", &GO_ON).unwrap(), "1:a");

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -322,8 +322,9 @@ fn what_cannot_be_given_is_refused_by_name() {
 fn a_program_in_a_given_folder_runs_and_a_fallback_is_looked_for_in_path() {
     let f = Folders::new();
     let own = f.at("in/own");
-    fs::write(&own, "#!/bin/sh\necho own\n").unwrap();
-    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: what a program started meanwhile by another test holds open for writing cannot run.
+    let script = r#"printf '#!/bin/sh\necho own\n' > "$0" && chmod 755 "$0""#;
+    assert!(Command::new("sh").args(["-c", script]).arg(&own).status().unwrap().success());
     if can_confine() {
         let mut spec = Spec::new("own").confined(f.rules());
         spec.variables =

@@ -123,6 +123,9 @@ const ABSENT: &[(&str, &[c_long])] = &[
     ),
 ];
 
+/// `TIOCSTI` and `TIOCLINUX`, whose type differs between C libraries.
+const TYPING: [u64; 2] = [0x5412, 0x541c];
+
 /// What a socket may be for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sockets {
@@ -178,8 +181,8 @@ fn forbidden(sockets: Sockets) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccom
     let sockets = if families.is_empty() { Vec::new() } else { vec![not_one_of(0, families)?] };
     rules.insert(libc::SYS_socket, sockets);
     rules.insert(libc::SYS_socketpair, vec![not_one_of(0, &[libc::AF_UNIX])?]);
-    // Typing into a terminal, in the two ways a kernel has.
-    let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| SeccompRule::new(vec![when(1, Eq, request)?]));
+    // Typing into a terminal in somebody's name.
+    let typing = TYPING.map(|request| SeccompRule::new(vec![when(1, Eq, request)?]));
     rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
     // Asking, and the ordinary way; others turn off what protects memory.
     rules.insert(libc::SYS_personality, vec![not_one_of(0, &[0, -1])?]);
