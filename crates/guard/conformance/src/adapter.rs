@@ -17,20 +17,20 @@ use crate::engine::value::Value;
 
 /// What became of the leaves an engine was given.
 #[derive(Debug, Default, Clone)]
-pub struct Tally {
-    pub constant: usize,
-    pub window: usize,
-    pub outside: Vec<&'static str>,
+pub(crate) struct Tally {
+    pub(crate) constant: usize,
+    pub(crate) window: usize,
+    pub(crate) outside: Vec<&'static str>,
 }
 
 /// One engine: a memory for each partition, all of one plan.
-pub struct Engine {
+pub(crate) struct Engine {
     plan: Plan,
     leaves: Vec<(String, usize, Vec<Given>)>,
     keys: Vec<PartitionKey>,
     memories: BTreeMap<Vec<Option<Value>>, (Memory, Option<Event>)>,
     last: Vec<Option<Value>>,
-    pub tally: Arc<Mutex<Tally>>,
+    pub(crate) tally: Arc<Mutex<Tally>>,
 }
 
 /// What a parameter stands for.
@@ -41,7 +41,7 @@ enum Given {
 }
 
 impl Engine {
-    pub fn new(tally: Arc<Mutex<Tally>>) -> Engine {
+    pub(crate) fn new(tally: Arc<Mutex<Tally>>) -> Engine {
         Engine {
             plan: Plan::default(),
             leaves: Vec::new(),

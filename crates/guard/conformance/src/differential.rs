@@ -148,7 +148,7 @@ fn decide(
 }
 
 /// Compares this many formulas; whether all agreed.
-pub fn run(formulas: u64) -> Result<bool, String> {
+pub(crate) fn run(formulas: u64) -> Result<bool, String> {
     let schema = PolicySchema::from_cedarschema_str(SCHEMA).map_err(|e| format!("{e:?}"))?;
     let service = ServiceSchema::builder().build().map_err(|e| format!("{e:?}"))?;
     let (mut taken, mut refused, mut outside, mut decisions, mut allowed, mut differ) = (0, 0, 0, 0, 0, 0);
