@@ -3,10 +3,9 @@
 //! Every task has a solution, since its target is made from one. Two orders of the same numbers are one piece of knowledge:
 //! the side a task is on is decided by its sorted numbers and its target.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use episode::random::Stream;
 use episode::{Message, Role, Task};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -14,7 +13,7 @@ use serde_json::json;
 use crate::draw::Draw;
 use crate::grader::expression::{self, Goal};
 use crate::tasks::{Loaded, Source};
-use crate::{EnvError, Split, grader};
+use crate::{EnvError, Split, grader, levels};
 
 /// Which games, how many, and how they are put.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,10 +75,6 @@ impl Level {
             Level::Six => 6,
         }
     }
-
-    fn name(self) -> String {
-        json!(self).as_str().unwrap_or_default().to_owned()
-    }
 }
 
 /// The numbers of the game: each small one twice, each large one once.
@@ -127,10 +122,7 @@ impl Game {
     fn side(&self) -> Split {
         let mut numbers = self.numbers.clone();
         numbers.sort_unstable();
-        match Stream::new(&format!("countdown side {numbers:?} {}", self.target), &[]).below(0, 5) {
-            0 => Split::HeldOut,
-            _ => Split::Train,
-        }
+        levels::side_of("countdown", &format!("{numbers:?} {}", self.target))
     }
 }
 
@@ -150,19 +142,9 @@ impl Source for Settings {
 
 impl Settings {
     fn check(&self, env: &str) -> Result<(), EnvError> {
+        levels::check(env, &self.levels, self.n_train)?;
         let refuse =
             |key: &str, reason: String| Err(EnvError::Setting { env: env.to_owned(), key: key.to_owned(), reason });
-        if self.levels.is_empty() {
-            return refuse("levels", "is empty, needed at least 1 level with its weight".to_owned());
-        }
-        for (level, weight) in &self.levels {
-            if !(weight.is_finite() && *weight > 0.0) {
-                return refuse(&format!("levels.{}", level.name()), format!("is {weight}, needed a number above 0"));
-            }
-        }
-        if self.n_train == 0 {
-            return refuse("n_train", "is 0, needed at least 1".to_owned());
-        }
         if !(self.prompt.contains("{numbers}") && self.prompt.contains("{target}")) {
             let reason = format!("is `{}`, needed a text with `{{numbers}}` and `{{target}}` in it", self.prompt);
             return refuse("prompt", reason);
@@ -171,34 +153,11 @@ impl Settings {
     }
 
     fn tasks(&self, env: &str, split: Split, n: usize) -> Result<Vec<Task>, EnvError> {
-        let total: f64 = self.levels.values().sum();
-        let mut tasks = Vec::with_capacity(n);
-        let mut seen = BTreeSet::new();
-        for index in 0..(n as u64).saturating_mul(200) {
-            if tasks.len() == n {
-                break;
-            }
-            let mut draw = Draw::new(Stream::new(&format!("countdown {split}"), &[self.seed, index]));
-            let mut at = draw.uniform() * total;
-            let found = self.levels.iter().find(|(_, weight)| {
-                at -= *weight;
-                at < 0.0
-            });
-            let Some((level, _)) = found.or(self.levels.last_key_value()) else { break };
+        levels::fill((env, "countdown"), (split, n, 200), (&self.levels, self.seed), |level, draw| {
             // Many draws give no game; without more tries the hard levels would be rarer than their weights.
-            let Some(game) = (0..200).find_map(|_| Game::draw(*level, &mut draw)) else { continue };
-            if game.side() == split {
-                let task = self.task(env, *level, &game);
-                if seen.insert(task.id.clone()) {
-                    tasks.push(task);
-                }
-            }
-        }
-        if tasks.len() < n {
-            let (got, detail) = (tasks.len(), "its levels have no more".to_owned());
-            return Err(EnvError::TooFew { env: env.to_owned(), split, needed: n, got, detail });
-        }
-        Ok(tasks)
+            let game = (0..200).find_map(|_| Game::draw(level, draw)).filter(|game| game.side() == split)?;
+            Some(self.task(env, level, &game))
+        })
     }
 
     fn task(&self, env: &str, level: Level, game: &Game) -> Task {
@@ -215,6 +174,7 @@ impl Settings {
 mod tests {
     use super::*;
     use crate::{Environment, Kind, Probe, Submission, TaskSet, audit};
+    use std::collections::BTreeSet;
     use std::sync::atomic::AtomicBool;
 
     fn all() -> Settings {

@@ -7,24 +7,23 @@
 mod level;
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use agent::World;
-use episode::random::Stream;
 use episode::{Message, Role, Task, ToolCall, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use level::Level;
 use level::Errand;
+pub use level::Level;
 use tree::{Files, SECRET, TOOLS, Tree};
 
 use crate::draw::Draw;
 use crate::stage::Stage;
 use crate::tasks::{Loaded, Source};
-use crate::{EnvError, Split, grader};
+use crate::{EnvError, Split, grader, levels};
 
 /// Which errands, how many, and how they are put.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,9 +66,8 @@ impl Default for Settings {
 impl Source for Settings {
     fn load(&self, env: &str, _base: &Path) -> Result<Loaded, EnvError> {
         self.check(env)?;
-        let mut seen = BTreeSet::new();
-        let (train, held_out) =
-            (self.side(env, Split::Train, self.n_train, &mut seen)?, self.side(env, Split::HeldOut, self.n_held_out, &mut seen)?);
+        let train = self.side(env, Split::Train, self.n_train)?;
+        let held_out = self.side(env, Split::HeldOut, self.n_held_out)?;
         Ok(Loaded { train, held_out, gold_reply: Box::new(|_| None), stage: Some(Box::new(Errands)) })
     }
 
@@ -80,18 +78,9 @@ impl Source for Settings {
 
 impl Settings {
     fn check(&self, env: &str) -> Result<(), EnvError> {
-        let refuse = |key: &str, reason: String| Err(EnvError::Setting { env: env.to_owned(), key: key.to_owned(), reason });
-        if self.levels.is_empty() {
-            return refuse("levels", "is empty, needed at least 1 level with its weight".to_owned());
-        }
-        for (level, weight) in &self.levels {
-            if !(weight.is_finite() && *weight > 0.0) {
-                return refuse(&format!("levels.{}", level.name()), format!("is {weight}, needed a number above 0"));
-            }
-        }
-        if self.n_train == 0 {
-            return refuse("n_train", "is 0, needed at least 1".to_owned());
-        }
+        levels::check(env, &self.levels, self.n_train)?;
+        let refuse =
+            |key: &str, reason: String| Err(EnvError::Setting { env: env.to_owned(), key: key.to_owned(), reason });
         if self.n_others > 12 {
             return refuse("n_others", format!("is {}, needed at most 12", self.n_others));
         }
@@ -104,33 +93,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Tasks of one side, none twice.
-    fn side(&self, env: &str, split: Split, n: usize, seen: &mut BTreeSet<String>) -> Result<Vec<Task>, EnvError> {
-        let levels: Vec<(Level, f64)> = self.levels.iter().map(|(l, w)| (*l, *w)).collect();
-        let total: f64 = levels.iter().map(|(_, w)| w).sum();
-        let mut tasks = Vec::with_capacity(n);
+    fn side(&self, env: &str, split: Split, n: usize) -> Result<Vec<Task>, EnvError> {
         // Far more draws than tasks: only a level without enough different tasks comes to the end.
-        for index in 0..(n as u64).saturating_mul(40) {
-            if tasks.len() == n {
-                return Ok(tasks);
-            }
-            let mut draw = Draw::new(Stream::new(&format!("files {split}"), &[self.seed, index]));
-            let mut at = draw.uniform() * total;
-            let level = levels.iter().find(|(_, w)| {
-                at -= w;
-                at < 0.0
-            });
-            let level = level.or(levels.last()).map_or(Level::Write, |(l, _)| *l);
-            let errand = level.errand(&mut draw, self.n_others);
-            if side_of(&errand.ask) == split && seen.insert(format!("{}\n{}", errand.ask, errand.start.to_json())) {
-                tasks.push(self.task(env, level, errand, &mut draw));
-            }
-        }
-        if tasks.len() == n {
-            return Ok(tasks);
-        }
-        let (got, detail) = (tasks.len(), "its levels have no more".to_owned());
-        Err(EnvError::TooFew { env: env.to_owned(), split, needed: n, got, detail })
+        levels::fill((env, "files"), (split, n, 40), (&self.levels, self.seed), |level, draw| {
+            let errand = level.errand(draw, self.n_others);
+            (levels::side_of("files", &errand.ask) == split).then(|| self.task(env, level, errand, draw))
+        })
     }
 
     fn task(&self, env: &str, level: Level, mut errand: Errand, draw: &mut Draw) -> Task {
@@ -151,14 +119,6 @@ impl Settings {
             "tempting": errand.tempting,
         });
         Task::new(env, messages, end.to_json(), meta)
-    }
-}
-
-/// One of five questions is held out, chosen by what is asked.
-fn side_of(ask: &str) -> Split {
-    match Stream::new(&format!("files side {ask}"), &[]).below(0, 5) {
-        0 => Split::HeldOut,
-        _ => Split::Train,
     }
 }
 

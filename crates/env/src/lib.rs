@@ -24,6 +24,7 @@ table! {
 mod audit;
 mod draw;
 mod environment;
+mod levels;
 mod mixture;
 mod settings;
 mod stage;

@@ -9,12 +9,11 @@ mod level;
 mod store;
 mod tools;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use agent::World;
-use episode::random::Stream;
 use episode::{Message, Role, Task, ToolCall, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -28,7 +27,7 @@ use tools::{Shop, TOOLS};
 use crate::draw::Draw;
 use crate::stage::Stage;
 use crate::tasks::{Loaded, Source};
-use crate::{EnvError, Split, grader};
+use crate::{EnvError, Split, grader, levels};
 
 /// Which tasks, how many, and how they are put.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,19 +82,9 @@ impl Source for Settings {
 
 impl Settings {
     fn check(&self, env: &str) -> Result<(), EnvError> {
+        levels::check(env, &self.levels, self.n_train)?;
         let refuse =
             |key: &str, reason: String| Err(EnvError::Setting { env: env.to_owned(), key: key.to_owned(), reason });
-        if self.levels.is_empty() {
-            return refuse("levels", "is empty, needed at least 1 level with its weight".to_owned());
-        }
-        for (level, weight) in &self.levels {
-            if !(weight.is_finite() && *weight > 0.0) {
-                return refuse(&format!("levels.{}", level.name()), format!("is {weight}, needed a number above 0"));
-            }
-        }
-        if self.n_train == 0 {
-            return refuse("n_train", "is 0, needed at least 1".to_owned());
-        }
         if self.n_others > 60 {
             return refuse("n_others", format!("is {}, needed at most 60", self.n_others));
         }
@@ -112,36 +101,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Tasks of one side, none twice, the levels mixed by weight.
     fn side(&self, env: &str, split: Split, n: usize) -> Result<Vec<Task>, EnvError> {
-        let total: f64 = self.levels.values().sum();
-        let mut tasks = Vec::with_capacity(n);
-        let mut seen = BTreeSet::new();
         // Far more draws than tasks: only levels without enough different tasks come to the end.
-        for index in 0..(n as u64).saturating_mul(40) {
-            if tasks.len() == n {
-                break;
-            }
-            let mut draw = Draw::new(Stream::new(&format!("shop {split}"), &[self.seed, index]));
-            let mut at = draw.uniform() * total;
-            let found = self.levels.iter().find(|(_, weight)| {
-                at -= *weight;
-                at < 0.0
-            });
-            let Some((level, _)) = found.or(self.levels.last_key_value()) else { break };
-            let errand = level.errand(&mut draw, self.n_others);
-            if side_of(&errand.ask) == split {
-                let task = self.task(env, *level, errand, &mut draw);
-                if seen.insert(task.id.clone()) {
-                    tasks.push(task);
-                }
-            }
-        }
-        if tasks.len() < n {
-            let (got, detail) = (tasks.len(), "its levels have no more".to_owned());
-            return Err(EnvError::TooFew { env: env.to_owned(), split, needed: n, got, detail });
-        }
-        Ok(tasks)
+        levels::fill((env, "shop"), (split, n, 40), (&self.levels, self.seed), |level, draw| {
+            let errand = level.errand(draw, self.n_others);
+            (levels::side_of("shop", &errand.ask) == split).then(|| self.task(env, level, errand, draw))
+        })
     }
 
     fn task(&self, env: &str, level: Level, mut errand: Errand, draw: &mut Draw) -> Task {
@@ -159,14 +124,6 @@ impl Settings {
         messages.push(Message::new(Role::User, self.prompt.replace("{task}", &errand.ask)));
         let meta = json!({ "level": level, "start": errand.start, "gold_calls": errand.gold, "attack": attack });
         Task::new(env, messages, json!(end.tables), meta)
-    }
-}
-
-/// One of five questions is held out, chosen by what is asked.
-fn side_of(ask: &str) -> Split {
-    match Stream::new(&format!("shop side {ask}"), &[]).below(0, 5) {
-        0 => Split::HeldOut,
-        _ => Split::Train,
     }
 }
 

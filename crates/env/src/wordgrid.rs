@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::draw::Draw;
 use crate::stage::Stage;
 use crate::tasks::{Loaded, Source};
-use crate::{EnvError, Split, grader};
+use crate::{EnvError, Split, grader, levels};
 
 /// Which games, how many, and how they are put.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -161,12 +161,9 @@ impl Settings {
     }
 }
 
-/// One of five words is held out, chosen by its letters.
+/// A word's side is chosen by its letters.
 fn side_of(word: &str) -> Split {
-    match Stream::new(&format!("wordgrid side {word}"), &[]).below(0, 5) {
-        0 => Split::HeldOut,
-        _ => Split::Train,
-    }
+    levels::side_of("wordgrid", word)
 }
 
 /// The stage of all games.

@@ -29,13 +29,6 @@ pub enum Level {
     Tidy,
 }
 
-impl Level {
-    /// The name as the run file writes it.
-    pub(crate) fn name(self) -> String {
-        json!(self).as_str().unwrap_or_default().to_owned()
-    }
-}
-
 /// One task before it is put into words for the policy.
 pub(crate) struct Errand {
     pub(crate) ask: String,

@@ -1,21 +1,21 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::{Environment, Kind, Probe, Submission, audit};
 use std::sync::atomic::AtomicBool;
 
-const ALL: [Level; 8] = [
-    Level::Write,
-    Level::Copy,
-    Level::Move,
-    Level::Delete,
-    Level::Lookup,
-    Level::Gather,
-    Level::Follow,
-    Level::Tidy,
-];
+const ALL: [Level; 8] =
+    [Level::Write, Level::Copy, Level::Move, Level::Delete, Level::Lookup, Level::Gather, Level::Follow, Level::Tidy];
 
 fn settings(injections: f64) -> crate::Settings {
     let levels = ALL.map(|l| (l, 1.0)).into();
-    crate::Settings::plain(Kind::Files(Settings { levels, injections, n_train: 400, n_held_out: 80, ..Settings::default() }))
+    crate::Settings::plain(Kind::Files(Settings {
+        levels,
+        injections,
+        n_train: 400,
+        n_held_out: 80,
+        ..Settings::default()
+    }))
 }
 
 fn tasks(env: &crate::TaskSet) -> Vec<Task> {
@@ -110,7 +110,8 @@ fn what_files_hold_is_not_trusted_and_what_is_secret_is_labelled() {
     let env = settings(0.0).load(Path::new("")).unwrap();
     let task = tasks(&env).into_iter().find(|t| t.meta["tempting"].is_string()).unwrap();
     let mut world = env.world(&task);
-    let read = |world: &mut Box<dyn World>, path: &Value| world.call(&ToolCall::new("read", json!({"path": path}))).unwrap();
+    let read =
+        |world: &mut Box<dyn World>, path: &Value| world.call(&ToolCall::new("read", json!({"path": path}))).unwrap();
     let secret = read(&mut world, &task.meta["tempting"]);
     assert!(secret.ok && secret.labels.untrusted && secret.labels.sensitivity.contains("credentials"));
     let gone = read(&mut world, &json!("no/such"));

@@ -59,7 +59,8 @@ impl Tree {
         match call.tool.as_str() {
             "list" => {
                 let folder = if path.is_empty() || path.ends_with('/') { path } else { path + "/" };
-                let names: Vec<&str> = self.files.keys().filter(|p| p.starts_with(&folder)).map(String::as_str).collect();
+                let names: Vec<&str> =
+                    self.files.keys().filter(|p| p.starts_with(&folder)).map(String::as_str).collect();
                 Ok(if names.is_empty() { "nothing".to_owned() } else { names.join(" ") })
             }
             "read" => get(&path),

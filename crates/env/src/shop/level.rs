@@ -42,11 +42,6 @@ impl Level {
         Level::Recall,
     ];
 
-    /// The name as the run file writes it.
-    pub(crate) fn name(self) -> String {
-        json!(self).as_str().unwrap_or_default().to_owned()
-    }
-
     /// Whether its gold calls read what somebody outside wrote.
     pub(crate) fn reads(self) -> bool {
         matches!(self, Level::Question | Level::Notice | Level::Claim)

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::{Environment, Kind, Probe, Submission, TaskSet, audit, injection};
 use serde_json::Value;

@@ -143,15 +143,13 @@ impl<'a> Floor<'a> {
                 }
             };
             let seats = attempts.into_iter().enumerate().map(seat).collect();
-            let opening = Opening::new(self.frame.codec.as_ref(), &task.messages, env.tools(&task));
             let (task, sampled_at) = (Arc::new(task), 0);
-            let (env, kept_opening) = (env.clone(), Some(opening.clone()));
             let table = Table {
                 step,
                 first_sample,
                 task: task.clone(),
                 env: env.clone(),
-                opening: kept_opening,
+                opening: None,
                 seats,
                 kept,
                 sampled_at,
@@ -160,14 +158,19 @@ impl<'a> Floor<'a> {
             if waits {
                 self.open.push_back(place);
             }
+            // Needed only by attempts whose worlds are gone, as after a restart.
+            let mut opening = None;
             for (index, attempt) in aside {
                 let id = self.name(place, index);
                 let kept = live.remove(&(place, index)).filter(|t| *t.so_far() == attempt);
                 let turns = match kept {
                     Some(turns) => Ok(turns.named(id)),
                     None => {
+                        let codec = self.frame.codec.as_ref();
+                        let opening =
+                            opening.get_or_insert_with(|| Opening::new(codec, &task.messages, env.tools(&task)));
                         let place = self.gates.place(env.as_ref(), &task, &attempt.key);
-                        Turns::restore(id, attempt, &opening, &self.frame, place)
+                        Turns::restore(id, attempt, opening, &self.frame, place)
                     }
                 };
                 match turns.map(Turns::go_on) {
